@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from arranged import map_of
 from faces import Face, faced, own_client
+from redis.backoff import NoBackoff
 
 from shardkit import ClosedError
 from shardkit.local import LocalCluster
@@ -29,13 +30,14 @@ def both(face: Face) -> tuple[Any, Any]:
     return client, kits.connection_pool
 
 
-def line(connection: Any) -> Any:
-    """What connects it, by whatever object."""
-    return getattr(connection, "transport", None) or connection._sock
+def line(face: Face, connection: Any) -> Any:
+    """What the server calls its connection, by whatever object."""
+    of(face, connection.send_command("CLIENT", "ID"))
+    return of(face, connection.read_response())
 
 
-def lines(pool: Any) -> list[Any]:
-    return list(map(line, pool.connections.idle))
+def lines(face: Face, pool: Any) -> list[Any]:
+    return [line(face, connection) for connection in pool.connections.idle]
 
 
 def write(face: Face) -> None:
@@ -57,9 +59,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
         type("Own", (client.connection_pool.connection_class,), {}),
     ),
     "retries": lambda client: client.set_retry(
-        type(client.connection_pool.connection_kwargs["retry"])(
-            client.connection_pool.connection_kwargs["retry"]._backoff, 7
-        )
+        type(client.connection_pool.connection_kwargs["retry"])(NoBackoff(), 7)
     ),
     "reset": lambda client: client.connection_pool.reset(),
     "disconnect": lambda client: client.connection_pool.disconnect(),
@@ -74,19 +74,19 @@ def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> Non
     client, own = both(face)
     write(face)
     usual = settings(own)
-    before = lines(own)
+    before = lines(face, own)
     of(face, CHANGES[change](client))
     if change in ("a database", "a timeout", "a class"):  # what is idle stays as it is, as anywhere
         taken = [of(face, client.connection_pool.get_connection()) for _ in range(2)]
-        assert line(taken[0]) is before[0]
+        assert line(face, taken[0]) == before[0]
         assert taken[1] not in own.connections.lent
-        other = line(taken[1])
+        other = line(face, taken[1])
         for connection in taken:
             of(face, client.connection_pool.release(connection))
-        assert lines(client.connection_pool) == [other]
+        assert lines(face, client.connection_pool) == [other]
     write(face)
     assert settings(own) == usual
-    assert lines(own) == before  # still there, still open
+    assert lines(face, own) == before  # still there, still open
     of(face, client.ping())
     assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
 
@@ -99,10 +99,10 @@ def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(fac
     for connection in (under_way, lent):
         assert connection.is_connected
         assert not connection.should_reconnect()
-    released = [line(lent), line(under_way)]
+    released = [line(face, lent), line(face, under_way)]
     of(face, client.connection_pool.release(lent))  # goes back to where it came from
     of(face, own.release(under_way))
-    assert lines(own) == released
+    assert lines(face, own) == released
     assert not own.connections.lent
     assert client.connection_pool.connections.idle == []
 
