@@ -417,7 +417,7 @@ FATES: dict[str, Callable[[Case, int], None]] = {
 
 
 @pytest.mark.timeout((1200 if ALL else 120) * PATIENCE)
-@pytest.mark.long(8)
+@pytest.mark.long(5)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("case", [Attach, Detach, Balance, Convert, Restore, Replan])
 def test_a_command_that_is_killed_or_wakes_at_any_step_loses_nothing_and_is_ended_by_another(

@@ -216,7 +216,7 @@ class Refusing:
         return b"*1\r\n*3\r\n:0\r\n:16383\r\n" + node
 
 
-@pytest.mark.long(12)
+@pytest.mark.long(6)
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("cluster", [False, True], ids=["a server", "a cluster"])
 async def test_refused_requests_never_overtake_others(kind: str, cluster: bool, seed: int) -> None:

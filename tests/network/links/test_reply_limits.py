@@ -176,7 +176,7 @@ TOO_MANY = b"+OK\r\n+OK\r\n"
 RESET = b"reset"
 
 
-@pytest.mark.long(5)
+@pytest.mark.long(3)
 @pytest.mark.parametrize(
     "ends",
     [None, RESET, b"", TOO_MANY, b"?\r\n"],
