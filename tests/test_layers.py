@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: a file imports only from groups below its own; names mean one thing."""
+"""The layers of docs/architecture.md: a file imports only from groups below; names of classes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from faces import eventually
+from faces import PATIENCE, eventually
 from growth_helpers import (
     FAST,
     PATIENT,
@@ -79,6 +79,12 @@ def split(
         return True, {"to_cluster": cluster.nodes[1].address, "hold": PATIENT}
     in_cluster(fleet, cluster)
     return False, {"shards": 3, "over": [fleet.name(0), fleet.name(1)], "hold": PATIENT}
+
+
+@pytest.fixture(autouse=True)
+def _patient_writers(lower: Any) -> None:
+    """Fences stay for longer on a busy machine, and while movers are killed one after another."""
+    lower(fence_wait=10.0 * PATIENCE)
 
 
 def test_shards_go_into_a_cluster_under_load_and_back(fleet: Fleet, cluster: LocalCluster) -> None:

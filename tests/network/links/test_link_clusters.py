@@ -1,4 +1,4 @@
-"""A real cluster and a real Sentinel: everything works on them, and follows what moves, also cold."""
+"""A real cluster and a real Sentinel: everything works on them, and follows what moves."""
 
 from __future__ import annotations
 

@@ -151,10 +151,11 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
 
 
 async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:
-    wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
+    seconds = 0.4 * PATIENCE + 0.3  # than `socket_timeout`
+    wait = Command("one", "queue", ("BLPOP", "queue", seconds), block=seconds)
     other = command(Shard("data", 1), "k", "INCR")
     assert await mine.send(wait, other, wait) == [None, 1, None]
-    assert await mine.client_call("one", "blpop", "queue", timeout=0.7) is None
+    assert await mine.client_call("one", "blpop", "queue", timeout=seconds) is None
     with own[0].client() as client:
         client.rpush("queue", "job")
         connected = client.info("stats")["total_connections_received"]
