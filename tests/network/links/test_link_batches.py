@@ -317,10 +317,3 @@ async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> 
     assert isinstance(plain[0], CommandRefused)
     assert "WRONGTYPE" in str(plain[0])
     assert await send(face, gets) == [None, b"x"]
-
-
-async def test_large_values_are_cut_into_chunks(face: Face) -> None:
-    value = b"v" * 90_000  # a third of a chunk
-    keys = [f"k{n}" for n in range(20)]
-    assert await send(face, [command("one", k, "SET", value) for k in keys]) == [b"OK"] * 20
-    assert await send(face, [command("one", key, "GET") for key in keys]) == [value] * 20
