@@ -23,7 +23,7 @@ from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connec
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalServers
 
-CASES = 8  # of each subject, on each face
+CASES = 6  # of each subject, on each face
 
 
 @pytest.fixture(scope="module", params=["blocking", "awaiting"])

@@ -90,7 +90,7 @@ class Servers:
         """Have the second one stopped, silent or slow."""
         if kind == "stopped":
             self._second.pause()
-        self._relay.delay = {"silent": NEVER, "slow": 4.0 * PATIENCE}.get(kind, 0.0)
+        self._relay.delay = {"silent": NEVER, "slow": 4.0}.get(kind, 0.0)
         try:
             yield
         finally:
@@ -139,7 +139,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
     queues = on_each(face, lambda name: f"queues:{{{name}}}")
     tasks, done, ended = kit.queues(component="both"), [], threading.Event()
     worker: Any = (Worker if face.runner is None else AsyncWorker)(
-        tasks, queues[::-1], concurrency=3, lease=3 * PATIENCE
+        tasks, queues[::-1], concurrency=3, lease=3
     )
     worker.register("note", done.append)
     worker.register("run", lambda: (done.append("run"), ended.wait()))
@@ -147,12 +147,10 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
     working = face.start(lambda: worker.run(signals=False))
     try:
         assert face.eventually(lambda: len(done) == 2)
-        lock = kit.lock("x", component="a", ttl=6 * PATIENCE)
-        assert face.run(kit.lock("x", component="b", ttl=1.5 * PATIENCE).acquire())
+        lock = kit.lock("x", component="a", ttl=6)
+        assert face.run(kit.lock("x", component="b", ttl=1.5).acquire())
         held = face.run(lock.acquire())
-        majority = face.run(
-            kit.quorum_lock("y", components=list("abc"), ttl=6 * PATIENCE).acquire()
-        )
+        majority = face.run(kit.quorum_lock("y", components=list("abc"), ttl=6).acquire())
         counters = kit.counters(component="both", precisions=[60])
         for n in range(64):
             counters.hit(f"c{n}")
@@ -276,7 +274,7 @@ def working(face: Face, servers: Servers, name: str) -> Any:
     queues = on_each(face, lambda each: f"queues:{{{each}}}")
     tasks, done = face.kit.queues(component="both"), []
     kind: Any = Worker if face.runner is None else AsyncWorker
-    worker = kind(tasks, queues[::-1], lease=3 * PATIENCE)
+    worker = kind(tasks, queues[::-1], lease=3)
     worker.register("note", done.append)
     ended = face.start(lambda: worker.run(signals=False))
     face.run(tasks.enqueue(queues[0], "note", [name]))

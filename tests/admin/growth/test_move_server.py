@@ -617,9 +617,9 @@ class Answering:
     ],
 )
 def test_a_replica_that_is_not_in_good_order_gets_no_handover(
-    monkeypatch: pytest.MonkeyPatch, master: dict[str, Any], said: str, commands: list[str]
+    lower: Callable[..., None], master: dict[str, Any], said: str, commands: list[str]
 ) -> None:
-    monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.3)
+    lower(answer_timeout=0.3)
     asked = Answering(master)
     with pytest.raises(GrowthError, match=said):
         hand_over(asked, Answering(REPLICA), B, 0.001, order)
@@ -790,9 +790,8 @@ def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> N
     assert (found.differing, found.keys) == (0, {"0 list": 1})
 
 
-def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate, "SETTLED", 0.0)
-    monkeypatch.setattr(certificate, "_REPEATED", 100)
+def test_keys_are_compared_once(own_server: LocalServer, lower: Callable[..., None]) -> None:
+    lower(settled=0.0, compared_again=100)
     with own_server.client(db=1) as one, own_server.client(db=2) as other:
         one.mset({f"k{n}": n for n in range(1000)})
         other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})

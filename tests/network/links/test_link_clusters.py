@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import redis
 from arranged import ask
 from link_helpers import (
@@ -26,12 +25,6 @@ import shardkit
 from shardkit import AsyncShardKit, ShardFailure, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations import Command
-
-
-@pytest_asyncio.fixture
-async def watched() -> AsyncIterator[LocalSentinel]:
-    with LocalSentinel("main") as running:
-        yield running
 
 
 @pytest.mark.parametrize("block", [None, 0.1], ids=["a write", "a blocking command"])

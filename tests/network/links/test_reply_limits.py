@@ -151,7 +151,7 @@ async def test_pushes_without_end_end_by_the_deadline(beside: Any, name: str) ->
             await of(client.ping())  # connected before, as that takes its time on a busy machine
             with (
                 pytest.raises(DeadlineExceeded, match="has passed") as caught,
-                face.kit.deadline(0.5 * PATIENCE),
+                face.kit.deadline(0.2 * PATIENCE),
             ):
                 await of(client.get("k") if name == "GET" else client.blpop(["k"], 0))
             assert caught.value.maybe_executed
