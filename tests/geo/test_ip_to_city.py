@@ -331,3 +331,15 @@ def test_a_look_up_names_the_list_or_the_page(
         face.run(ip.find(IN_PAGE_2))
     assert raised.value.key == damaged
     assert damaged in [found.key for found in face.list(ip.check())]
+
+
+@pytest.mark.parametrize("content", [b"", b"\2", b"\0\0", b"\0" * 8, b"\0" * 9, b"garbage"])
+def test_bytes_that_are_no_block_are_named(face: Face, kit: ShardKit, content: bytes) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
+    client = holder(kit, "one", "x")
+    [block] = client.scan_iter("*:4:0100*")
+    client.set(block, content)
+    with pytest.raises(DamagedDataError, match=r"cannot be read") as raised:
+        face.run(ip.find("1.0.0.1"))
+    assert raised.value.key == block.decode()
