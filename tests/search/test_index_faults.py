@@ -195,7 +195,8 @@ STATE = "{s:0}:state"
 
 @pytest.fixture
 def index(face: Face) -> Any:
-    index = face.kit.search("s", component="one", parts=1, attributes=ATTRIBUTES, chunk=64)
+    attributes = {"lang": "text", "votes": "number"}  # their order numbers them
+    index = face.kit.search("s", component="one", parts=1, attributes=attributes, chunk=64)
     face.run(
         index.index_many(
             (f"d{n:03}", f"red fox w{n} x{n % 5}", {"lang": f"l{n % 3}", "votes": n})

@@ -154,15 +154,18 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize(("moment", "side"), [("hold writers", 0), ("push", 0), ("push", 1)])
+@pytest.mark.parametrize(
+    ("moment", "side", "text"),
+    [("hold writers", 0, "{}"), ("push", 0, "nonsense"), ("push", 1, "null")],
+)
 def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
-    fleet: Fleet, moment: str, side: int
+    fleet: Fleet, moment: str, side: int, text: str
 ) -> None:
     small(fleet)
     with killed_at(moment):
         fleet.move_shard()
     with fleet.servers[side].client(db=2) as client:
-        client.set("config:fence", "nonsense")
+        client.set("config:fence", text)
     repair_changes(fleet.config)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert still_there(fleet)
