@@ -1,14 +1,17 @@
-"""The layers of docs/architecture.md: a file imports only from groups below its own."""
+"""The layers of docs/architecture.md: a file imports only from groups below; names of classes."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from parsed import PACKAGE, statements, tree_of
 
 # Bottom first. Within a group files may import one another, as long as there is no cycle.
@@ -165,3 +168,31 @@ def test_threads_that_import_components_at_once_do_not_wait_for_one_another() ->
             graph[module] = {*found, package} - {"", module}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
     assert {"structures", "search.index", "social.network"} <= set(order)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in statements(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                # To a reader, a leading underscore does not make a name a different one.
+                places[node.name.lstrip("_")].append(f"{path.relative_to(PACKAGE)}: {node.name}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_nothing_is_tracked_that_git_ignores() -> None:
+    """A tracked environment would take the place of the one that is there."""
+    root = PACKAGE.parent
+    if not (root / ".git").exists():
+        pytest.skip("this is no clone")
+    listing = ["git", "-C", str(root), "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(listing, capture_output=True, check=True, text=True).stdout == ""
+
+
+def test_a_test_module_has_a_name_of_its_own() -> None:
+    """Tests are in no packages: of two modules of a name, pytest collects one."""
+    places = defaultdict(list)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        places[path.stem].append(path)
+    places.pop("conftest")  # pytest imports each by its path
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

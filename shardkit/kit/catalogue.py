@@ -5,7 +5,7 @@ async kit's coroutines. Making one costs nothing: its first operation is the fir
 Only an index without ``shards=`` may have to read its component's entry first.
 
 Their modules are imported when the first of them is made, as `shardkit.lazy_names` says. So default
-values are written out here: ``tests/kit/test_catalogue.py`` compares them.
+values are written out here: ``tests/docs/test_site.py`` compares them.
 """
 
 from __future__ import annotations

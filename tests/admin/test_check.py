@@ -1,4 +1,4 @@
-"""A check names what hurts or could, each with its remedy."""
+"""A check names what hurts or could, each with its remedy; servers and large keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arranged import map_of
 
 import shardkit
 from shardkit import admin
-from shardkit.admin import CheckFinding, CheckReport, check_structures, push
+from shardkit.admin import CheckFinding, CheckReport, biggest_keys, check_structures, execute, push
 from shardkit.local import LocalServer
 
 
@@ -257,3 +257,35 @@ def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
     lower(slow_ping=-1.0, survey_patience=0.0)
     assert only(looked_at(running)).problem.startswith("stalls: one PING took ")
     assert not server.info("commandstats").keys() & {"cmdstat_info", "cmdstat_scan"}
+
+
+def test_a_shared_database_is_scanned_once(own_server: LocalServer) -> None:
+    entry = {"entry": own_server.entry.fields}
+    components = map_of(one=entry, other=entry).components
+    with own_server.client() as client:
+        client.mset({f"k{n}": "v" for n in range(1200)})
+        client.rpush("list", *range(300))
+    looked_at: list[int] = []
+    [longest, *others] = biggest_keys(
+        list(components.values()), 5, by="elements", progress=looked_at.append
+    )
+    assert (longest.key, longest.elements, longest.kind, longest.shard) == (
+        b"list", 300, "list", "one",
+    )  # fmt: skip
+    assert [each.size for each in others] == [1] * 4
+    assert looked_at[-1] == 1201
+    assert len(looked_at) > 2, "they come in pages"
+
+
+def components(*entries: dict[str, Any]) -> list[Any]:
+    described = {f"c{n}": {"entry": entry} for n, entry in enumerate(entries)}
+    return list(map_of(**described).components.values())
+
+
+def test_unidentified_servers_are_visited_by_each_name(own_server: LocalServer) -> None:
+    found = components(
+        *({"host": host, "port": own_server.port} for host in ("127.0.0.1", "localhost"))
+    )
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+        assert sorted(execute(found, ["INCR", "n"]).values()) == [1, 2]

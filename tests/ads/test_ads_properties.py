@@ -144,6 +144,7 @@ def empty(kit: ShardKit) -> None:
         kit.client("few", shard).flushdb()
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("work", [None, 1])
 @settings(max_examples=drawn(3, 8), suppress_health_check=list(HealthCheck))
 @given(STEPS)

@@ -427,7 +427,7 @@ def test_hash_tags_are_found_and_rules_that_differ_only_for_braces_are_named(fil
 RULES = ["rb", "redis-array", "rendezvous", "slot", "crc:crc-64", 'jedis {"hash":"murmur"}']
 
 
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_without_names_are_found(fill: Fill, rule: str) -> None:
     assert proposed(growth.adopt("users", fill(placed(rule, 3)))) == rule

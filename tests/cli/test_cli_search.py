@@ -491,3 +491,22 @@ def test_before_anything_is_imported(cli: Cli) -> None:
     result = cli("geo", "info", *TO)
     assert (result.code, result.out) == (1, "nothing was imported yet\n")
     assert json.loads(cli("geo", "info", "--json", *TO).out) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "says"),
+    [
+        ("kind", "set", "is of kind 'set'"),
+        ("analyzer", "9 mine - -", "has an analyzer of its own"),
+        ("chunk", None, "cannot be read: 'chunk'"),
+    ],
+)
+def test_parameters_of_no_index_or_of_another_analyzer_are_refused(
+    cli: Cli, folder: Path, town_map: Path, name: str, stored: str | None, says: str
+) -> None:
+    cli.json("search", "index", folder, *ONE_SERVER)
+    with shardkit.connect(str(town_map)) as kit:
+        client: Any = kit.client("sessions")
+        [meta] = client.scan_iter("*:meta*")
+        client.hdel(meta, name) if stored is None else client.hset(meta, name, stored)
+    assert says in cli("search", "query", "shard", *ONE_SERVER).error()

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import re
-import socketserver
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -269,37 +267,6 @@ def remarks(result: Result) -> list[str]:
 def sick() -> Iterator[LocalServer]:
     with LocalServer() as server:
         yield server
-
-
-@pytest.fixture
-def loading() -> Iterator[int]:
-    """The port of a server that still loads its data: it says so to every command."""
-
-    class Loads(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while line := self.rfile.readline():
-                for _ in range(int(line[1:])):
-                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)
-                self.wfile.write(b"-LOADING it is loading the dataset in memory\r\n")
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Loads) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
-
-
-def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
-    cli: Cli, loading: int, map_of: MapOf
-) -> None:
-    path = map_of(port=loading)
-    [found] = cli.json("status", "-c", path, code=1)["shards"]
-    assert found["state"] == "loading"
-    assert remarks(cli("status", "-c", path)) == [
-        f"127.0.0.1:{loading} is loading its data (a); wait"
-    ]
 
 
 def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(

@@ -138,6 +138,8 @@ def test_failures_are_shown_and_every_task_where_it_is_wanted(
     assert result.out == "1 task done, 1 failed\n"
     assert "task note (q " in result.err
     assert "failed: ValueError: no good" in result.err
+    assert "\nTraceback (most recent call last):\n" in result.err
+    assert 'raise ValueError("no good")' in result.err
 
 
 def started(
@@ -184,24 +186,6 @@ def test_a_second_signal_has_it_give_back_what_it_works_on(
     task = tasks.take("q", timeout=0)
     assert task is not None
     assert task.attempts == 1
-
-
-def test_the_task_of_a_worker_that_was_killed_is_done_by_another(
-    module: Path, kit: ShardKit, town_map: Path
-) -> None:
-    tasks = kit.queues(component="unique")
-    tasks.enqueue("q", "slow", [0.3], id="it")
-    process = started(module, town_map)
-    assert eventually(lambda: done(module) == ["begun"])
-    process.kill()
-    process.communicate(timeout=20)
-    assert tasks.counts("q") == QueueCounts(0, 0, 1, 0)
-    again = started(module, town_map)
-    assert eventually(lambda: done(module) == ["begun", "begun", "ended"])
-    again.send_signal(signal.SIGTERM)
-    again.communicate(timeout=20)
-    assert again.returncode == 0
-    assert tasks.counts("q") == QueueCounts(0, 0, 0, 0)
 
 
 def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Path) -> None:
@@ -293,16 +277,6 @@ def test_a_stuck_worker_is_not_live(kit: ShardKit) -> None:
     later = time.monotonic() + 61
     with patch("time.monotonic", lambda: later):
         assert not worker.is_live
-
-
-def test_a_failed_task_is_shown_with_its_traceback(
-    module: Path, kit: ShardKit, town_map: Path
-) -> None:
-    kit.queues(component="unique").enqueue("q", "fails")
-    _, err = started(module, town_map, "--burst").communicate(timeout=60)
-    assert "failed: ValueError: no good" in err
-    assert "\nTraceback (most recent call last):\n" in err
-    assert 'raise ValueError("no good")' in err
 
 
 @pytest.mark.parametrize("name", ["make", "amake"])

@@ -20,7 +20,7 @@ from shardkit import Entry
 from shardkit.errors import ConfigError, InvalidEntryError
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-# As its table has them; `docs/test_arguments_page.py` checks that these are all.
+# As its table has them; `docs/test_site.py` checks that these are all.
 FIELDS = re.findall(
     r"^\| `(\w+)`",
     PAGE.read_text("utf-8").partition("<!-- fields -->")[2].partition("\n\n")[0],

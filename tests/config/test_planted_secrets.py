@@ -1,4 +1,4 @@
-"""No secret that is planted in a URL or an entry appears anywhere, however it is written."""
+"""No secret that is planted in a URL or an entry appears anywhere, however long the text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
+from click.testing import CliRunner
 from faces import eventually
 from hypothesis import HealthCheck, given, settings, strategies as st
 from starlette.testclient import TestClient
@@ -271,3 +273,60 @@ def test_a_server_that_is_typed_with_a_login_is_not_repeated(
     said = command(*words.split(), typed.format(SECRET), "--config", url)
     assert "shardkit: error: " in said
     assert SECRET not in said
+
+
+MANY = 200_000
+
+
+def refused(fields: dict[str, object]) -> str:
+    """Return what is said of an entry that cannot be used."""
+    with pytest.raises(InvalidEntryError, match=r"host|url") as raised:
+        Entry(fields)
+    return str(raised.value)
+
+
+def said(*words: str) -> Any:
+    """Return what a command says that fails."""
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code, done.output
+    return done.stderr
+
+
+@pytest.mark.bounded
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: refused({"url": f"redis+cluster://a,{'a' * MANY}!"}),
+        lambda: repr(Entry({"url": f"redis+sentinel://a,{'a1.' * MANY}!/m"})),
+        *(
+            partial(refused, {"host": f" {part * MANY}"})
+            for part in (
+                ":",
+                "a:",
+                "?",
+                ":/",
+                "password",
+                "password ",
+                "token: ",
+                " -p",
+                "?a=",
+                ":/#",
+            )
+        ),
+        lambda: said("status", "--config", f"{'a' * MANY} redis://u:p@h:1"),
+        lambda: said("status", "--config", f"://{'a.' * MANY}"),
+    ],
+)
+def test_long_text_is_shown_in_linear_time(call: Callable[[], str]) -> None:
+    assert call()
+
+
+@pytest.mark.bounded
+def test_long_names_of_keys_are_families_in_linear_time() -> None:
+    with LocalServer() as server, server.client() as client:
+        for sign in "a0-:.":
+            client.set(sign * MANY, "v")
+        words = ["advise", "--on", f"{server.address}/0", "--json"]
+        done = CliRunner().invoke(app, words)
+    assert done.exit_code in (0, 1), done.output
+    assert "should not happen" not in done.output

@@ -74,15 +74,6 @@ def same(one: ShardMap, two: ShardMap) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
-def test_the_maps_that_come_with_it_can_be_used(path: Path) -> None:
-    parsed = ShardMap.load(path)
-    assert parsed.warnings == ()
-    assert parsed.source == str(path)
-    assert parsed.config_server is not None
-    assert same(parsed, ShardMap.parse(parsed.to_yaml()))
-
-
 def test_the_examples_of_the_page_can_be_used() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     first, short, *_ = (block.partition("```")[0] for block in page.split("```yaml\n")[1:])

@@ -111,17 +111,6 @@ def plain(connect: Callable[..., redis.Redis]) -> redis.Redis:
 # There and back
 
 
-def test_a_pushed_map_is_read_back(client: redis.Redis) -> None:
-    assert kinds(push(client, TWO)) == {"hits": "added", "unique": "added"}
-    read = read_components(client)
-    assert read.keys() == TWO.components.keys()
-    for name, component in TWO.components.items():
-        assert component.same_as(read[name])
-        assert component.same_as(read_component(client, name))
-    again = ShardMap.parse(pull(client).to_yaml())
-    assert all(component.same_as(again.components[n]) for n, component in TWO.components.items())
-
-
 def test_entries_are_stored_under_their_keys(plain: redis.Redis) -> None:
     push(plain, TWO)
     keys = {"config:redis:hits", "config:redis:unique", "config:shards:unique", EPOCH_KEY}

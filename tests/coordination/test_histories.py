@@ -14,10 +14,11 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from coordination_helpers import forked, with_jumping_clocks
@@ -79,7 +80,8 @@ def hold_at_random(note, number):
 """
 
 
-class Held(NamedTuple):
+@dataclass(frozen=True)
+class Held:
     """A hold: when it was asked for and had, until when it was sure, and its token."""
 
     name: str
@@ -100,9 +102,9 @@ def holds_of(events: Iterable[list[Any]]) -> list[Held]:
             found.append(Held(rest[0], asked, at, rest[2], rest[1]))
         elif what == "leave":
             left = at
-            found[-1] = found[-1]._replace(end=min(found[-1].end, left))
+            found[-1] = replace(found[-1], end=min(found[-1].end, left))
         elif what == "left" and rest[1]:
-            found[-1] = found[-1]._replace(end=left)
+            found[-1] = replace(found[-1], end=left)
     return found
 
 
@@ -161,9 +163,9 @@ A = Held("lock", 0.0, 1.0, 3.0, 7)
 )
 def test_a_history_that_breaks_a_promise_is_found(second: Held, says: str) -> None:
     assert (says in broken([A, second])) if says else broken([A, second]) == ""
-    shared = [each._replace(name="read") for each in (A, second._replace(token=8))]
+    shared = [replace(each, name="read") for each in (A, replace(second, token=8))]
     assert broken(shared) == ""
-    assert bool(broken([shared[0], shared[1]._replace(name="write")])) is (second.start < A.end)
+    assert bool(broken([shared[0], replace(shared[1], name="write")])) is (second.start < A.end)
 
 
 def test_killed_and_stopped_processes_never_hold_more_than_may(

@@ -74,11 +74,11 @@ class Recorded(Waited):
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
-        return Recorded(found._structure, self._runner) if isinstance(found, Waited) else found
+        return Recorded(found.structure, self._runner) if isinstance(found, Waited) else found
 
-    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         try:
-            return super()._call(call, *args, **options)
+            return super().call(call, *args, **options)
         finally:
             Recorded.states.append(lengths(Recorded.client))
 
@@ -93,10 +93,10 @@ class Cancelled(Waited):
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
         if isinstance(found, Waited):
-            return Cancelled(found._structure, self._runner)
+            return Cancelled(found.structure, self._runner)
         return found
 
-    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def cancelled() -> Any:
             result = call(*args, **options)
             if hasattr(result, "__aiter__"):

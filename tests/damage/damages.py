@@ -245,16 +245,16 @@ class Waited:
     """A structure of the awaiting face whose calls wait, as those of the blocking face do."""
 
     def __init__(self, structure: Any, runner: asyncio.Runner) -> None:
-        self._structure = structure
+        self.structure = structure
         self._runner = runner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._structure, name)
+        found = getattr(self.structure, name)
         if isinstance(found, AwaitingDriver | Structure):
             return Waited(found, self._runner)
-        return partial(self._call, found) if callable(found) else found
+        return partial(self.call, found) if callable(found) else found
 
-    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def collect(stream: Any) -> list[Any]:
             return [value async for value in stream]
 
@@ -319,20 +319,16 @@ class Driver:
         self.left = ENDLESS  # commands that a call may still send
         if runner is not None:
             self.awaiting = runner.run(shardkit.aconnect(shard_map))
-            self.awaiting.driver._send = self._counted(self.awaiting.driver._send)
-        else:
-            kit.driver._send = self._counted(kit.driver._send)
+        driver = kit.driver if runner is None else self.awaiting.driver
+        self.send = driver._send  # which a test may replace
+        driver._send = self._counted
 
-    def _counted(self, send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _counted(self, batch: Any) -> Any:
         """Count what is sent, so that what never ends is ended."""
-
-        def counted(batch: Any) -> Any:
-            self.left -= len(batch) + 1
-            if self.left < 0:
-                raise EndlessError
-            return send(batch)
-
-        return counted
+        self.left -= len(batch) + 1
+        if self.left < 0:
+            raise EndlessError
+        return self.send(batch)
 
     def end(self) -> None:
         """End the running call where it sends something next."""

@@ -44,7 +44,7 @@ def _listed(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
 
 def _own(structure: Any) -> Any:
     """The structure itself, as an argument of its calls."""
-    return getattr(structure, "_structure", structure)
+    return getattr(structure, "structure", structure)
 
 
 def _copied(*written: Any) -> Callable[[Any], Any]:

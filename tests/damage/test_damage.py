@@ -23,7 +23,7 @@ from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connec
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalServers
 
-CASES = 8  # of each subject, on each face
+CASES = 6  # of each subject, on each face
 
 
 @pytest.fixture(scope="module", params=["blocking", "awaiting"])
@@ -80,6 +80,7 @@ CREATING = {(f"unique {precision}", "expected") for precision in ("exact", "60-b
 CREATING |= {("changed list", "rebuild")}
 
 
+@pytest.mark.long(40)
 @pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_reading_and_taking_away_create_nothing(driver: Driver, name: str, known: bool) -> None:
@@ -102,6 +103,7 @@ def test_reading_and_taking_away_create_nothing(driver: Driver, name: str, known
         assert stored(driver) == {} or (name, called) in CREATING, called
 
 
+@pytest.mark.long(30)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_nothing_is_found_in_nothing_or_in_what_was_written(driver: Driver, name: str) -> None:
     driver.client.flushall()
@@ -110,7 +112,7 @@ def test_nothing_is_found_in_nothing_or_in_what_was_written(driver: Driver, name
     assert list(driver.call(name, DAMAGED[name].check)) == []
 
 
-@pytest.mark.long(8)
+@pytest.mark.long(5)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
     servers = LocalServers(ShardMap.parse(MAP), ports="free")

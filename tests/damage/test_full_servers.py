@@ -25,17 +25,17 @@ class FillingLink:
 
     def __init__(self, driver: Driver) -> None:
         self._client = driver.client
-        self._driver = driver.kit.driver
-        self._send = self._driver._send
+        self._driver = driver
+        self._send = driver.send
         self.left = 0
 
     def run(self, call: Callable[[], Any], most: int) -> int:
         """Make a call, with a server that takes so many commands; return how many it sent."""
-        self.left, self._driver._send = most, self._fill
+        self.left, self._driver.send = most, self._fill
         try:
             call()
         finally:
-            self._driver._send = self._send
+            self._driver.send = self._send
             self._client.config_set("maxmemory", 0)
         return most - self.left
 

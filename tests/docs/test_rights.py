@@ -174,7 +174,7 @@ ALWAYS = ("%R~config:fence", "%R~config:witness", "&shardkit:wake:*")
 OF_LOCKS = ("lock", "semaphore", "quorum", "election", "latch", "barrier", "guard")
 
 
-@pytest.mark.long(10)
+@pytest.mark.long(7)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None:
     subject = SUBJECTS[name]
@@ -451,7 +451,7 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
             use(kit)
 
 
-@pytest.mark.long(8)
+@pytest.mark.long(6)
 @pytest.mark.parametrize("feature", GROUPS)
 def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, feature: str) -> None:
     known = json.loads(RIGHTS.read_text())[feature].split()

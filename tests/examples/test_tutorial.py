@@ -48,7 +48,7 @@ def script(ports: dict[str, str], wall: Path) -> str:
                 lines.append(f"for n in $(seq 300); do ({ready[0]}) >/dev/null 2>&1 && break;")
                 lines.append("sleep 0.2; done")
         lines.append(f"echo '{MARK}'")
-    text = "\n".join(lines)
+    text = "\n".join(lines).replace("127.0.0.1:8000 40 >", "127.0.0.1:8000 15 >")  # seconds
     for given, free in ports.items():
         text = text.replace(given, free)
     text = text.replace("examples/tutorial/wall.yaml", str(wall))

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from socket import AF_INET, AF_INET6, inet_ntop
 
+from arranged import map_of
+
+import shardkit
 from shardkit.geo import City, IpRange, LocalCities
-from shardkit.geo.block_store import Generation, RangeTables
-from shardkit.geo.blocks import blocks
-from shardkit.geo.readers import IPV4, IPV6, ImportInput, Item
+from shardkit.testing import MemoryServers
+
+# The numbers of addresses: those of IPv4 are below the one, those of IPv6 begin with the other.
+IPV4, IPV6 = 2**32, 2**128
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)
@@ -27,26 +31,24 @@ def address_text(address_number: int) -> str:
     return inet_ntop(AF_INET6, (address_number - IPV6).to_bytes(16, "big"))
 
 
-def ranges(*written: tuple[str, City]) -> list[Item]:
+def ranges(*written: tuple[str, City]) -> list[IpRange]:
     """Networks, or first and last joined by a hyphen, with their cities."""
     return [IpRange.of(*text.split("-"), city=place) for text, place in written]
 
 
-def local_copy(items: Iterable[Item]) -> LocalCities:
+def local_copy(items: Iterable[IpRange]) -> LocalCities:
     """A local copy of ranges, made without a server."""
-    intake = ImportInput(items)
-    numbered = [place for _, place in intake.cities()]
-    tables = RangeTables(len(numbered))
-    for block in blocks(intake.ranges()):
-        tables.add(block.level, block.bucket, block.content)
-    return LocalCities(Generation(1, intake.read, intake.numbered, 0, (), 0), tables, numbered)
+    memory = MemoryServers(map_of(geo={"entry": {"port": 1}}))
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
+        ip = kit.ip_to_city(component="geo")
+        ip.import_from(items)
+        return ip.local()
 
 
-def expected(items: Iterable[Item], address_number: int) -> City | int | str | None:
+def expected(items: Iterable[IpRange], address_number: int) -> City | int | str | None:
     """The city of the narrowest range around a point; of equal ones the last."""
     best: tuple[int, City | int | str] | None = None
-    found = [item for item in items if isinstance(item, IpRange)]
-    for item in sorted(found, key=lambda item: item.first):
+    for item in sorted(items, key=lambda item: item.first):
         width = item.last - item.first
         if item.first <= address_number <= item.last and (best is None or width <= best[0]):
             best = width, item.city

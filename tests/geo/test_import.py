@@ -15,7 +15,7 @@ from geo_helpers import BONN, LIMA, OSLO, ranges
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import City, IpRange
+from shardkit.geo import City, IpRange, SkippedLine
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 
@@ -67,6 +67,20 @@ def test_an_import_without_ranges_is_refused(
         face.run(ip.import_from(items))
     assert generations(kit, "few") == {str(number)}
     assert face.run(ip.find("1.0.0.1")) == BONN
+
+
+def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_to_some(
+    face: Face, lower: Callable[..., None]
+) -> None:
+    ip = face.kit.ip_to_city(component="few")
+    skipped = [SkippedLine(n, "x") for n in range(1000)]
+    done = face.run(ip.import_from([*OLD, BONN, BONN, *skipped]))
+    assert (done.cities, done.skipped) == (2, 1000)
+    assert 0 < len(done.first_skipped) < 100
+    assert list(done.first_skipped) == skipped[: len(done.first_skipped)]
+    lower(most_cities=2)
+    with pytest.raises(InvalidArgumentError, match=r"more than 2 cities; leave some out"):
+        face.run(ip.import_from([BONN, OSLO, *NEW]))
 
 
 @pytest.mark.parametrize("grace", [0, 9, 2**31, "60", True])

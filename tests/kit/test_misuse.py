@@ -62,14 +62,6 @@ def test_a_misspelt_component_gets_the_one_that_is_meant(where: str, server: Loc
     asyncio.run(misspelt())
 
 
-def test_a_count_of_shards_that_is_no_number_says_so() -> None:
-    with (
-        shardkit.connect(MAP) as kit,
-        pytest.raises(InvalidArgumentError, match=r"unique: shards='2'; give an integer, 1 to"),
-    ):
-        kit.key_sharded("unique", shards="2")["key"]  # type: ignore[arg-type]
-
-
 def test_a_decorator_without_parentheses_says_how_to_write_it() -> None:
     with shardkit.connect(MAP) as kit:
         for name, decorator in (

@@ -59,6 +59,7 @@ EXPECTED = {
 ORDERS = drawn(1, 24)  # of those that begin with one call; each kind of servers has others
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("first", program.CALLS)
 @pytest.mark.parametrize("servers", ["real", "memory"])
 def test_each_order_of_first_calls_is_served(

@@ -30,7 +30,7 @@ from shardkit.errors import (
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
 
 KINDS = ["blocking", "awaiting"]
-MESSAGES = int(os.environ.get("EVENTS", "3000"))
+MESSAGES = int(os.environ.get("EVENTS", "1500"))
 SHARDS = 4
 
 

@@ -91,7 +91,7 @@ def run() -> Iterator[Any]:
             parent.process.communicate()
 
 
-@pytest.mark.long(5)
+@pytest.mark.long(3)
 @pytest.mark.parametrize(
     "ending",
     [
@@ -159,7 +159,7 @@ with LocalServers(shard_map, ports="free") as started:
     assert parent.process.wait() == 0
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize(
     "child",
     [

@@ -166,8 +166,8 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                     growth(lambda: servers.first.zscore(leases, task) or 0.0),
                 ):
                     assert face.eventually(is_renewed)
-            other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, blocking_timeout=2)
-            assert face.run(other.acquire())
+            other = kit.quorum_lock("z", components=list("abc"), ttl=1.5 * PATIENCE)
+            assert face.run(other.acquire(blocking_timeout=20 * PATIENCE))
             stored = "counters:*:of:c*"
             assert face.eventually(lambda: any(True for _ in servers.first.scan_iter(stored)))
         assert face.run(lock.release(held))
@@ -215,7 +215,7 @@ def test_a_server_that_does_not_answer_hides_none_of_the_others(
         opened.run(call())
         with servers.trouble(kind):
             began = time.monotonic()
-            health = face.run(face.kit.health(0.5))
+            health = face.run(face.kit.health(0.5 * PATIENCE))
             reached = {each.shard: each.reachable for each in health.shards}
             assert reached == {"a": True, "b": False, "c": True, "both:0": True, "both:1": False}
             for _ in range(2):
@@ -274,7 +274,8 @@ def copying(face: Face, servers: Servers, name: str) -> Any:
 def working(face: Face, servers: Servers, name: str) -> Any:
     queues = on_each(face, lambda each: f"queues:{{{each}}}")
     tasks, done = face.kit.queues(component="both"), []
-    worker: Any = (Worker if face.runner is None else AsyncWorker)(tasks, queues[::-1], lease=3)
+    kind: Any = Worker if face.runner is None else AsyncWorker
+    worker = kind(tasks, queues[::-1], lease=3)
     worker.register("note", done.append)
     ended = face.start(lambda: worker.run(signals=False))
     face.run(tasks.enqueue(queues[0], "note", [name]))
@@ -302,7 +303,7 @@ BEGUN: dict[str, Callable[[Face, Servers, str], Any]] = {
         face.kit.election(name, component="a").campaign(blocking_timeout=0)
     ),
     "a quorum": lambda face, _, name: face.run(
-        face.kit.quorum_lock(name, components=list("abc"), ttl=2).acquire()
+        face.kit.quorum_lock(name, components=list("abc"), ttl=2 * PATIENCE).acquire()
     ),
     "a mailbox": waking,
     "counters": recording("counters", "hit"),

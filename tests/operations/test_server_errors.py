@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from traceback import format_exception
 
 import pytest
+from arranged import map_of
 from faces import faced
-from redis.exceptions import RedisError
-from redis.sentinel import MasterNotFoundError
+from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.errors import ConfigServerError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.local import LocalServer
-from shardkit.operations.server_errors import meaning
 
 SECRET = "s3cretWord"
 
@@ -97,8 +96,13 @@ def test_a_config_server_that_asks_for_a_password_says_so(server: LocalServer) -
         kit.client("ids")
 
 
-def test_errors_that_speak_for_themselves_are_left_alone() -> None:
-    assert meaning(RedisError("WRONGTYPE Operation against a key")) is None
-    found = meaning(MasterNotFoundError("No master found for 'a' : <redis.client…"))
-    assert found is not None
-    assert found.text == "no Sentinel names a master for 'a'"
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_master_that_no_sentinel_names_is_named(kind: str) -> None:
+    with scripted(SENTINEL=b"*0\r\n", ROLE=b"*1\r\n$8\r\nsentinel\r\n") as knows_none:
+        entry = {"sentinel": {"service": "a", "sentinels": [["127.0.0.1", knows_none.port]]}}
+        with (
+            faced(kind, map_of(ids={"entry": entry})) as face,
+            pytest.raises(ShardErrors, match=r"1 shard failed") as raised,
+        ):
+            face.run(face.kit.set("ids", component="ids", members=int).sadd(1))
+    assert "no Sentinel names a master for 'a'" in str(raised.value.exceptions[0])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from faces import Face, Time, clocked, drawn, eventually, faced
+from faces import PATIENCE, Face, Time, clocked, drawn, eventually, faced
 from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit, ShardMap
@@ -171,11 +171,11 @@ def test_a_server_that_is_paused_neither_loses_nor_holds_up_tasks(
         run(tasks.enqueue(queue, "x"))
     os.kill(first.pid, signal.SIGSTOP)
     try:
-        assert run(tasks.take([paused, alive], lease=0.5, timeout=5)).queue == alive
+        assert run(tasks.take([paused, alive], lease=0.5, timeout=10 * PATIENCE)).queue == alive
     finally:
         os.kill(first.pid, signal.SIGCONT)
     # The paused server took the task when it went on, for nobody: its lease ends.
-    task = run(tasks.take(paused, timeout=10))
+    task = run(tasks.take(paused, timeout=20 * PATIENCE))
     assert task.queue == paused
     assert run(tasks.acknowledge(task))
     assert run(tasks.counts(paused)) == QueueCounts(0, 0, 0, 0)

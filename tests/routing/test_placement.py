@@ -1,27 +1,39 @@
-"""Placement keeps its promise: each of docs/placement-vectors.json, a real server."""
+"""Placement keeps its promise: the vectors of docs/placement-vectors.json and of other programs.
+
+tools/placement_vectors asked these. And keys as bytes, and the parts of structures.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import struct
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, strategies as st
 
-from shardkit.errors import ConfigError, InvalidKeyError
-from shardkit.routing.keys import hash_tag, key_bytes, pair_key
+import shardkit
+from shardkit import ShardMap
+from shardkit.errors import ConfigError, InvalidArgumentError, InvalidKeyError, RoutingError
+from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes, pair_key, text
+from shardkit.routing.others import NAMES as PROGRAM_NAMES, described_rule, rule_of
 from shardkit.routing.placement import (
     CRCS,
     PARTITIONS,
     SLOTS,
+    part_count,
     partition,
     placement,
+    placement_of_all,
     slot_of,
     slot_ranges,
 )
+from shardkit.testing import MemoryServers
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "placement-specification.md").read_text(encoding="utf-8")
@@ -29,6 +41,8 @@ VECTORS = json.loads((DOCS / "placement-vectors.json").read_text(encoding="utf-8
 NAMES = ["crc32", "slot", "rendezvous", "redis-in-action", *sorted(f"crc:{crc}" for crc in CRCS)]
 
 counts = st.integers(1, 300)
+sizes = st.integers(1, 2**40)
+LONG = 10**5000  # more digits than Python writes
 keys = st.one_of(st.text(), st.binary(), st.integers())
 
 
@@ -197,13 +211,17 @@ def test_keys_are_spread_evenly(name: str) -> None:
     assert max(spread.values()) < 1200
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("key", [None, True, 1.5, "\ud800"])
-def test_what_is_no_key_is_not_placed(name: str, key: object) -> None:
-    with pytest.raises(
-        InvalidKeyError, match=r"give a str, bytes or an int|cannot be encoded as UTF-8"
-    ):
-        placement(name, 4)(key)  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", [True, None, 1.0, (), ["a"], {}, object(), 1j, "\ud800"])
+def test_what_is_no_key_is_neither_placed_nor_a_member(value: Any) -> None:
+    match = rf"{type(value).__name__}.*give a str, bytes or an int|cannot be encoded as UTF-8"
+    uses = [placement(name, 4) for name in NAMES]
+    uses += [partition(name, 2000, 50) for name in PARTITIONS]
+    for use in uses:
+        with pytest.raises(InvalidKeyError, match=match) as caught:
+            use(value)
+        assert isinstance(caught.value, TypeError)
+        assert isinstance(caught.value, RoutingError)
+        assert caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -252,3 +270,188 @@ def test_redis_cli_deals_the_same_ranges_to_up_to_77_masters_and_to_powers_of_tw
     for count in range(78, 400):
         pairs = zip(slot_ranges(count), dealt_by_redis_cli(count), strict=True)
         assert max(abs(ours.start - theirs.start) for ours, theirs in pairs) <= 1
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\udfff", "\udc80:b"])
+def test_text_with_lone_surrogates_is_no_key(key: str) -> None:
+    with pytest.raises(InvalidKeyError, match="UTF-8") as caught:
+        key_bytes(key)
+    str(caught.value).encode()  # the message can be printed
+    with pytest.raises(InvalidKeyError, match="UTF-8"):
+        hashed_parts(["a", key, "b"])
+
+
+@pytest.mark.parametrize("number", [LONG, -LONG], ids=["positive", "negative"])
+def test_an_integer_that_python_does_not_write_is_no_key(number: int) -> None:
+    with pytest.raises(InvalidKeyError, match="bits"):
+        key_bytes(number)
+    with pytest.raises(InvalidKeyError, match="bits"):
+        pair_key(number, 1)
+    with pytest.raises(InvalidKeyError, match="bits"):
+        pair_key(1, number)
+
+
+NO_IDS = [
+    "",
+    "-",
+    "a",
+    "1.0",
+    "1e3",
+    " 1",
+    "1 ",
+    "1\n",
+    "+1",
+    "--1",
+    "1_0",
+    "0x1",
+    "²",
+    "\u0661",
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("other", [*NO_IDS, "1" * 5000], ids=lambda other: repr(other)[:9])
+def test_an_id_must_be_an_integer_that_python_reads(other: str | bytes) -> None:
+    for pair in (other, 1), (1, other):
+        with pytest.raises(InvalidKeyError, match="not an integer"):
+            pair_key(*pair)
+
+
+@given(st.text())
+def test_a_key_as_text_is_the_same_in_every_spelling(key: str) -> None:
+    assert text(key) == text(key.encode()) == key
+
+
+def test_bytes_that_are_not_utf8_are_no_text() -> None:
+    assert text(42) == "42"
+    with pytest.raises(InvalidKeyError, match="not UTF-8"):
+        text(b"\xff")
+
+
+@given(st.sampled_from(PARTITIONS), sizes, sizes, st.integers())
+def test_an_integer_its_digits_and_their_bytes_have_one_part(
+    name: str, total: int, part_size: int, member: int
+) -> None:
+    part = partition(name, total, part_size)
+    assert part(member) == part(str(member)) == part(str(member).encode())
+
+
+@pytest.mark.parametrize("member", [-5, "-5", "²", "\u0661", "1 ", "", "1.0", "4a", b"\xff"])
+def test_what_is_not_ascii_digits_alone_is_hashed(member: str | bytes | int) -> None:
+    data = member if isinstance(member, bytes) else str(member).encode()
+    assert partition("digits", 2000, 50)(member) == crc32(data) % 80
+
+
+def test_leading_zeros_do_not_change_a_part() -> None:
+    part = partition("digits", 2000, 5)
+    assert part("010") == part("10") == part(10) == 2
+
+
+@pytest.mark.parametrize("value", [0, -1, True, None, 1.5, "12"])
+def test_totals_and_sizes_that_are_no_positive_integers_are_refused(value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="total="):
+        part_count(value, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="part_size="):
+        partition("crc32", 1, value)  # type: ignore[arg-type]
+
+
+def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"md5.*digits"):
+        partition("md5", 1, 1)
+
+
+PROGRAMS = {
+    path.stem: json.loads(path.read_text("utf-8"))
+    for path in sorted((Path(__file__).parent / "vectors").glob("*.json"))
+}
+
+
+def rule(case: dict[str, Any]) -> str:
+    known = rule_of(case["placement"])
+    assert isinstance(known, str)
+    assert described_rule(known) == case["placement"] or set(case["placement"]) == {"name"}
+    return known
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_keys_are_placed_where_the_program_places_them(program: str) -> None:
+    for case in PROGRAMS[program]["cases"]:
+        place = placement(rule(case), case["shards"])
+        places = zip(PROGRAMS[program]["keys"], case["places"], strict=True)
+        expected = {key: shard for key, shard in places if shard is not None}
+        found = {key: place(key) for key in expected}
+        assert found == expected, (case["placement"], case["shards"])
+        assert [place(key.encode()) for key in expected] == list(expected.values())
+        place_all = placement_of_all(rule(case), case["shards"])
+        assert place_all(list(expected)) == list(expected.values())
+
+
+NAMED = '{"names":["a","b"]'
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("jedis {", "placement 'jedis': its options are not a JSON object; write"),
+        ("jedis []", "its options are not a JSON object"),
+        ("go-redis", "names=[]; give 2 different texts, shard 0's first"),
+        ('go-redis {"names":["a"]}', "names=['a']; give 2 different texts"),
+        ('go-redis {"names":["a","a"]}', "give 2 different texts"),
+        (f'go-redis {NAMED},"weights":[1,2]}}', "it has no weights; leave weights out"),
+        (f'jedis {NAMED},"weights":[1,0]}}', "weights=[1, 0]; give 2 integers, 1 to 1,000"),
+        (f'jedis {NAMED},"weights":[1]}}', "weights=[1]; give 2 integers"),
+        (f'jedis {NAMED},"hash":"sha1"}}', "hash='sha1'; use one of murmur, md5"),
+        (f'twemproxy {NAMED},"distribution":"random"}}', "use one of ketama, modula"),
+        (f'twemproxy {NAMED},"hash_tag":"{{"}}', "hash_tag='{'; give two ASCII characters"),
+        (f'jedis {NAMED},"replicas":3}}', "unknown option 'replicas'; use some of hash, hash_tag"),
+        ('codis {"slots":["0-511","512-1022"]}', "1 slots are missing; give 2 texts of ranges"),
+        ('codis {"slots":["0-512","512-1023"]}', "slot 512 is given twice"),
+        ('codis {"slots":["0-511","512-1024"]}', "slots '512-1024'; give 2 texts"),
+        ("codis", "slots=None; give 2 texts"),
+        (f'envoy {NAMED},"lb":"maglev","table_size":8}}', "table_size=8; give a prime number"),
+        (f'envoy {NAMED},"minimum_ring_size":0}}', "minimum_ring_size=0; give 1 to 1,000,003"),
+        ("jedi", "placement 'jedi' is unknown"),
+    ],
+)
+def test_wrong_options_are_named(rule: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        placement(rule, 2)
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    message = r"placement 'go-redis' needs xxhash; pip install shardkit\[placements\]"
+    with pytest.raises(ConfigError, match=message):
+        placement('go-redis {"names":["x","y"]}', 2)
+
+
+def test_every_program_has_vectors() -> None:
+    asked = {case["placement"]["name"] for each in PROGRAMS.values() for case in each["cases"]}
+    assert asked | {"envoy"} == set(PROGRAM_NAMES)
+
+
+async def test_a_map_describes_placements_by_mappings_or_text() -> None:
+    written = """
+    components:
+      one: {shards: [{port: 1}, {port: 2}], placement: {name: jedis, names: [a, b], hash: md5}}
+      two: {shards: [{port: 3}, {port: 4}], placement: 'jedis {"hash":"md5","names":["a","b"]}'}
+      by_hand: {shards: [{port: 5}, {port: 6}], placement: "whole:crc32"}
+    """
+    shard_map = ShardMap.parse(written)
+    one, two = (shard_map.components[name] for name in ("one", "two"))
+    assert one.placement == two.placement == 'jedis {"hash":"md5","names":["a","b"]}'
+    again = ShardMap.parse(shard_map.to_yaml())
+    assert again.components["one"].placement == one.placement
+    assert "name: jedis" in shard_map.to_yaml()
+    with pytest.raises(ConfigError, match=r"components.one.*names=\['a'\] \(give 2"):
+        ShardMap.parse(written.replace("names: [a, b]", "names: [a]"))
+    servers = MemoryServers(shard_map)
+    keys = [f"{{cart:{n}}}:items" for n in range(100)]
+    with shardkit.connect(shard_map, connector=servers) as kit:
+        router = kit.key_sharded("by_hand")
+        assert [router.shard_of(key) for key in keys] == [crc32(key.encode()) % 2 for key in keys]
+        for key in keys:
+            router[key].set(key, 1)
+    async with await shardkit.aconnect(shard_map, connector=servers) as akit:
+        arouter = akit.key_sharded("by_hand")
+        assert [await arouter[key].get(key) for key in keys] == [b"1"] * 100

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -312,3 +312,29 @@ def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
     assert client.hgetall("{s:0}:state") == before
     assert index.index("b", "new old words") == 3
     assert index.count("old") == 2
+
+
+def stored(kit: ShardKit, key: str, field: str, number: int) -> None:
+    holder(kit, "one", key).hset(key, field, number)
+
+
+def test_a_rebuild_leaves_ids_after_an_impossible_one(face: Face, kit: ShardKit) -> None:
+    ads = face.kit.ads(component="one")
+    face.run(ads.index("1", ["USA"], "words of one", "cpc", 0.5))
+    [key] = [key.decode() for key in holder(kit, "one", "x").scan_iter("*:l:wor")]
+    stored(kit, key, "words", 2**31)
+    face.run(ads.rebuild(lossy=True))
+    face.run(ads.index("2", ["USA"], "others for two", "cpc", 0.7))
+    assert face.run(ads.target(["USA"], "others")).ad == "2"
+    assert face.list(ads.check()) == []
+
+
+def test_a_part_with_the_most_words_is_checked_in_short_calls(face: Face, kit: ShardKit) -> None:
+    """A server answers nobody else while a script runs."""
+    index = face.kit.search("most", component="one", parts=1)
+    face.run(index.index("d1", "red fox"))
+    stored(kit, "{most:0}:state", "words", 2**24 - 2)
+    client = holder(kit, "one", "x")
+    client.config_resetstat()
+    assert [found.key for found in face.list(index.check())] == ["{most:0}:starts"]
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] > 100

@@ -6,13 +6,13 @@ The other client stops, or looks, between any two exchanges.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, drawn
+from faces import Exchanges, Face, drawn, over, sends
 
 from shardkit import ShardKit
-from shardkit.search.parts import IndexPart
 
 WORDS = [f"w{n}" for n in range(16)]
 NEW = [f"w{n}" for n in range(8, 24)]
@@ -157,13 +157,13 @@ def test_words_that_were_lost_before_they_were_removed_are_found_and_a_rebuild_r
 @pytest.mark.long(2)
 @pytest.mark.parametrize("change", ["replaced", "replaced twice", "replaced by few words"])
 def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
-    face: Face, index: Any, kit: ShardKit, change: str, monkeypatch: pytest.MonkeyPatch, lower: Any
+    face: Face, index: Any, kit: ShardKit, change: str, lower: Any
 ) -> None:
     """It gets a number behind those that the query looks at."""
     lower(search_work=1)
     few = [(f"e{n}", "every") for n in range(60)]
     wanted = sorted([*dict(few), "long"])
-    other, call = opened(kit), IndexPart.call
+    other, link = opened(kit), face.kit.driver.link
     for at in range(drawn(5, 10)):
         other.delete()
         other.index_many(few[:40])
@@ -171,20 +171,19 @@ def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
         other.index_many(few[40:])
         asked = 0
 
-        def interfering(part: Any, name: str, args: Any, at: int = at, **options: Any) -> Any:
+        def interfering(batch: Any, at: int = at) -> Any:
             nonlocal asked
-            if name == "search/query":
+            if sends(batch, "search/query"):
                 asked += 1
                 if asked == at:
                     short = change == "replaced by few words"
                     text = "w1 every" if short else " ".join([*NEW, "every"])
                     for _ in range(1 + (change == "replaced twice")):
                         other.index("long", text, {"votes": 1, "lang": "en"})
-            return call(part, name, args, **options)
+            return link.send(batch)
 
-        monkeypatch.setattr(IndexPart, "call", interfering)
-        found = face.run(index.search("every", limit=100, facets=["lang"], cache=60))
-        monkeypatch.setattr(IndexPart, "call", call)
+        late = opened(over(face.kit, SimpleNamespace(send=interfering)))
+        found = face.run(late.search("every", limit=100, facets=["lang"], cache=60))
         assert sorted(hit.id for hit in found) == wanted, at
         assert (found.total, found.facets) == (61, {"lang": [("en", 1)]}), at
         again = face.run(index.search("every", limit=100, result=found.result))

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from growth_helpers import (
@@ -21,7 +22,6 @@ import shardkit
 from shardkit.admin.growth import (
     LoadReport,
     apply_balance,
-    balance,
     measure_balance,
     plan_balance,
     plan_move,
@@ -299,8 +299,8 @@ def test_no_plan_moves_fewer_bytes() -> None:
     assert fitting > 30
 
 
-def test_many_shards_are_spread_over_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "_WORK", 1)
+def test_many_shards_are_spread_over_many_servers(lower: Callable[..., None]) -> None:
+    lower(balance_work=1)
     units = [Unit(0, 1.0, 1.0) for _ in range(128)]
     placed = place(units, [float("inf")] * 8, [128] * 8, 0.1)
     assert placed.fits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -67,10 +68,10 @@ def test_the_second_of_two_commands_that_touch_a_database_is_refused(
 
 
 def test_a_change_ends_with_its_process(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    own_server: LocalServer, lower: Callable[..., None]
 ) -> None:
-    with own_server.client() as config, monkeypatch.context() as patched:
-        patched.setattr(changes, "LEASE", 0.5)
+    lower(change_lease=0.5)
+    with own_server.client() as config:
         with taking_part(config, of("retire", "a/1")):
             [at_first] = read_changes(config)
             assert eventually(lambda: read_changes(config)[0].until > at_first.until), "renewed"
@@ -84,18 +85,17 @@ def test_a_change_ends_with_its_process(
 
 
 def test_a_stopped_process_does_not_get_its_change_back(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    own_server: LocalServer, lower: Callable[..., None]
 ) -> None:
-    with own_server.client() as config, monkeypatch.context() as patched:
-        patched.setattr(changes, "LEASE", 0.5)
-        with taking_part(config, of("restore", "a/1")) as stopped:
-            ended = replace(stopped, id="of the other", kind="split", until=0.0)
-            config.delete(changes.CHANGES_KEY)
-            begin(config, ended)
-            time.sleep(0.5)  # the lease ends
-            with pytest.raises(GrowthError, match="users: this process was stopped"):
-                require_open(config, stopped)
-            assert [each.id for each in open_changes(config)] == ["of the other"]
+    lower(change_lease=0.5)
+    with own_server.client() as config, taking_part(config, of("restore", "a/1")) as stopped:
+        ended = replace(stopped, id="of the other", kind="split", until=0.0)
+        config.delete(changes.CHANGES_KEY)
+        begin(config, ended)
+        time.sleep(0.5)  # the lease ends
+        with pytest.raises(GrowthError, match="users: this process was stopped"):
+            require_open(config, stopped)
+        assert [each.id for each in open_changes(config)] == ["of the other"]
 
 
 def test_a_balance_and_its_own_moves_overlap(fleet: Fleet) -> None:
@@ -218,10 +218,10 @@ def test_a_backup_is_refused_if_entries_lead_to_what_a_move_has_left(
 
 
 def test_a_backup_is_refused_while_entries_do_not_tell_where_the_data_is(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fleet: Fleet, lower: Callable[..., None], tmp_path: Path
 ) -> None:
     small(fleet)
-    monkeypatch.setattr(backups, "_AGAIN", 0.01)
+    lower(backup_pause=0.01)
     users = last_known(fleet.config, "users").component
     with taking_part(fleet.config, of("failover", "a/*")):
         said = "the fleet changed during each of 20 cuts .failover of users is at work.; try again"

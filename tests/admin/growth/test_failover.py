@@ -99,6 +99,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
             client.set("stray", 1)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
@@ -228,6 +229,7 @@ def answer_late(server: LocalServer, admin: redis.Redis) -> None:
     server.pause()  # as a script that runs for long
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize(
     ("meddle", "why", "evidence"),
     [

@@ -1,17 +1,19 @@
-"""How a component is planned to grow."""
+"""How a component is planned to grow, and how much of a server's time a copy takes."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from growth_helpers import Fleet, small
 
 from shardkit import ShardMap
-from shardkit.admin.growth import plan_growth
+from shardkit.admin.growth import moves, plan_growth
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
 
@@ -124,3 +126,26 @@ def test_many_processes_need_a_higher_maxclients(connections: int) -> None:
     assert "set `maxclients 11112`" in plan.warnings[-1]
     fewer = plan_growth("users", ["a:1"], growth=4, periods=2, processes=8_999)
     assert not any("maxclients" in warning for warning in fewer.warnings)
+
+
+KEYS, MB = 100_000, 10_000_000
+
+
+@pytest.mark.parametrize("of_shards", [False, True])
+def test_other_processes_see_how_far_a_move_is(
+    fleet: Fleet, lower: Callable[..., None], of_shards: bool
+) -> None:
+    small(fleet)
+    lower(move_notes=-1.0)
+    seen: set[str] = set()
+
+    def tell(what: str) -> None:
+        step = what.split(" ")[0]
+        if " of " in what and step not in seen:
+            seen.add(step)
+            assert what in fleet.run("move", "status").output.replace("\n", " ")
+
+    fleet.move(of_shards, progress=tell)
+    assert seen >= ({"copied", "comparing"} if of_shards else {"comparing"})
+    [move] = moves(fleet.config)
+    assert move.progress == {}

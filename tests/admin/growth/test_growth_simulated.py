@@ -2,8 +2,8 @@
 
 One process moves a shard, another one resumes that, as soon or late as the schedule says, and two
 write and read. What simulated servers cannot tell is told in their place: their roles, and which
-keys change. That who was stopped decides and copies nothing, real servers show (`test_fences`,
-`test_move_shards`).
+keys change. Real servers show that who was stopped decides and copies nothing:
+`test_growth_leases`, `test_move_shards`.
 ``SCHEDULES=1000`` tries more.
 """
 

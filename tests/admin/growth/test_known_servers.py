@@ -1,23 +1,27 @@
-"""A server with several names in the map is moved and failed over as one server."""
+"""A server with several names in the map is moved and failed over as one server; addresses."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from growth_helpers import FAST, Fleet, follow
+from arranged import before_sending
+from growth_helpers import FAST, PATIENT, Fleet, follow, small, still_there
 from moments import killed_at
 
 import shardkit
 from shardkit.admin.growth import (
     abort_move,
+    attach_replica,
     fail_over,
     moves,
     plan_move,
+    resume_move,
     start_move,
 )
-from shardkit.errors import ConfigError, GrowthError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, PushRefusedError
 from shardkit.local import LocalServer
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}
@@ -111,3 +115,72 @@ def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
     for unknown in fleet.name(2), "a", "a:1":
         with pytest.raises(ConfigError, match=f"^{unknown} has no move; see: shardkit move status"):
             abort_move(fleet.config, unknown)
+
+
+def entry(fleet: Fleet) -> dict[str, Any]:
+    return dict(json.loads(fleet.config.get("config:redis:data")))
+
+
+@pytest.mark.parametrize("rest", ["", "/4", "/4?socket_timeout=2"])
+def test_a_url_keeps_everything_but_its_server(fleet: Fleet, rest: str) -> None:
+    fleet.describe(
+        {"data": {"entry": {"url": f"redis://{fleet.name(0)}{rest}", "read_from": "replica"}}}
+    )
+    before = entry(fleet)
+    fleet.move_server(hold=PATIENT)
+    moved = before["url"].replace(fleet.name(0), fleet.name(1))
+    assert entry(fleet) == {**before, "url": moved}
+
+
+def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they_were(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARE", "127.0.0.1")
+    follow(fleet.servers[1], fleet.servers[0])
+    others = [
+        {"url": f"redis://{fleet.name(2)}", "zone": "north"},
+        {"host": "${SPARE}", "port": 1},
+    ]
+    new = fleet.at(1, zone="east")
+    described = fleet.at(0, db=5, zone="west", replicas=[new, *others])
+    fleet.describe({"data": {"entry": described}}, check=False)
+    fail_over(fleet.config, "data", fleet.name(1), hold=PATIENT)
+    former = fleet.at(0, zone="west")
+    assert entry(fleet) == fleet.at(1, db=5, zone="east", replicas=[*others, former])
+    fleet.servers[1].kill()
+    fail_over(fleet.config, "data", fleet.name(0), hold=PATIENT)
+    assert entry(fleet) == fleet.at(0, db=5, zone="west", replicas=others)
+
+
+@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", "::1", "redis://a:1", "a b", "a/1"])
+def test_what_is_no_address_is_refused(fleet: Fleet, text: str) -> None:
+    fleet.push(0)
+    with pytest.raises(InvalidArgumentError, match=f"^{text!r} is not a server; specify"):
+        attach_replica(fleet.config, text, fleet.name(0))
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_mover_repeats_its_push_a_few_times(fleet: Fleet, once: bool) -> None:
+    small(fleet)
+    pushes = 0
+
+    def push_others() -> None:
+        nonlocal pushes
+        pushes += 1
+        fleet.describe({"others": {"entry": fleet.at(2, db=pushes)}}, check=False)
+
+    def is_push(connection: Any, text: str) -> bool:
+        return "MULTI" in text and "config:epoch" in text and "config:redis:users" in text
+
+    with before_sending(is_push, push_others, once=once):
+        if once:
+            assert fleet.move_shard().phase == "done"
+        else:
+            with pytest.raises(PushRefusedError, match="other pushes came in between"):
+                fleet.move_shard()
+    assert pushes == (1 if once else 10)
+    assert fleet.config.exists("config:redis:others")
+    if not once:
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)

@@ -21,7 +21,7 @@ import pytest
 import redis
 from arranged import BINARIES, ask
 from click.testing import CliRunner
-from faces import eventually
+from faces import PATIENCE, eventually
 from growth_helpers import (
     FAST,
     LEAST,
@@ -53,7 +53,6 @@ from shardkit.admin.growth import (
     certificate,
     compare,
     complete_move,
-    exchange,
     fail_over,
     moves,
     plan_move,
@@ -291,13 +290,16 @@ def test_a_server_that_a_failover_promoted_is_not_emptied(fleet: Fleet) -> None:
 
 
 def test_blocked_calls_go_on_at_the_new_server(fleet: Fleet) -> None:
+    patience = round(20 * PATIENCE)
     fleet.push(0)
 
     async def pop(name: str) -> Any:
         async with await shardkit.aconnect(fleet.url) as akit:
             if name == "list":
-                return await akit.list("awaited", component="users", values=bytes).blpop(timeout=20)
-            return await akit.key_sharded("users")[name].blpop([name], timeout=20)
+                return await akit.list("awaited", component="users", values=bytes).blpop(
+                    timeout=patience
+                )
+            return await akit.key_sharded("users")[name].blpop([name], timeout=patience)
 
     with shardkit.connect(fleet.url) as kit, ThreadPoolExecutor(7) as threads:
         router, items = kit.key_sharded("users"), kit.list("todo", component="users", values=bytes)
@@ -305,11 +307,13 @@ def test_blocked_calls_go_on_at_the_new_server(fleet: Fleet) -> None:
         waiting = [
             threads.submit(call)
             for call in (
-                lambda: router["pop"].blpop(["pop"], timeout=20)[1],
-                lambda: router["zset"].bzpopmin(["zset"], timeout=20)[1],
-                lambda: router["stream"].xread({"stream": "$"}, block=20_000)[0][1][0][1][b"f"],
-                lambda: items.blpop(timeout=20),
-                lambda: tasks.take("q", timeout=20).name.encode(),  # type: ignore[union-attr]
+                lambda: router["pop"].blpop(["pop"], timeout=patience)[1],
+                lambda: router["zset"].bzpopmin(["zset"], timeout=patience)[1],
+                lambda: router["stream"].xread({"stream": "$"}, block=1000 * patience)[0][1][0][1][
+                    b"f"
+                ],
+                lambda: items.blpop(timeout=patience),
+                lambda: tasks.take("q", timeout=patience).name.encode(),  # type: ignore[union-attr]
                 lambda: asyncio.run(pop("apop"))[1],
                 lambda: asyncio.run(pop("list")),
             )
@@ -325,7 +329,7 @@ def test_blocked_calls_go_on_at_the_new_server(fleet: Fleet) -> None:
         kit.list("awaited", component="users", values=bytes).rpush(b"v")
         tasks.enqueue("q", "v")
         router["stream"].xadd("stream", {"f": "v"})
-        assert [call.result(30) for call in waiting] == [b"v"] * len(waiting)
+        assert [call.result(2 * patience) for call in waiting] == [b"v"] * len(waiting)
 
 
 @pytest.mark.parametrize("shards", [False, True])
@@ -636,9 +640,9 @@ class Answering:
     ],
 )
 def test_a_replica_that_is_not_in_good_order_gets_no_handover(
-    monkeypatch: pytest.MonkeyPatch, master: dict[str, Any], said: str, commands: list[str]
+    lower: Callable[..., None], master: dict[str, Any], said: str, commands: list[str]
 ) -> None:
-    monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.3)
+    lower(answer_timeout=0.3)
     asked = Answering(master)
     with pytest.raises(GrowthError, match=said):
         hand_over(asked, Answering(REPLICA), B, 0.001, order)
@@ -809,9 +813,8 @@ def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> N
     assert (found.differing, found.keys) == (0, {"0 list": 1})
 
 
-def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate, "SETTLED", 0.0)
-    monkeypatch.setattr(exchange, "_REPEATED", 100)
+def test_keys_are_compared_once(own_server: LocalServer, lower: Callable[..., None]) -> None:
+    lower(settled=0.0, compared_again=100)
     with own_server.client(db=1) as one, own_server.client(db=2) as other:
         one.mset({f"k{n}": n for n in range(1000)})
         other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})

@@ -125,7 +125,7 @@ def open_change(kind: str) -> Change:
     return Change(kind=kind, name="others", until=1e12, **common)
 
 
-@pytest.mark.long(8)
+@pytest.mark.long(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_refuse_what_the_table_says(
     busy: tuple[Fleet, dict[str, list[str]]], command: str, monkeypatch: pytest.MonkeyPatch

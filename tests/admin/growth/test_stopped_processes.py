@@ -142,6 +142,7 @@ def every_step(
         check(fleet, (number, steps[-1]), str(number))
 
 
+@pytest.mark.long(4)
 @pytest.mark.timeout((900 if ALL else 120) * PATIENCE)
 @pytest.mark.parametrize("how", ["reverse", "abort", "resume"])
 @pytest.mark.parametrize("of_shards", [True, False], ids=["shards", "server"])

@@ -417,17 +417,17 @@ FATES: dict[str, Callable[[Case, int], None]] = {
 
 
 @pytest.mark.timeout((1200 if ALL else 120) * PATIENCE)
-@pytest.mark.long(8)
+@pytest.mark.long(5)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("case", [Attach, Detach, Balance, Convert, Restore, Replan])
 def test_a_command_that_is_killed_or_wakes_at_any_step_loses_nothing_and_is_ended_by_another(
     fleet: Fleet,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lower: Callable[..., None],
     case: type[Case],
     fate: str,
 ) -> None:
-    monkeypatch.setattr(replan, "GRACE", 0.1)
+    lower(plan_grace=0.1)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     tried = case(fleet, tmp_path)

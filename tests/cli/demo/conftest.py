@@ -1,4 +1,4 @@
-"""Fixtures for the demo: servers of the laptop map that run once, and a kit over them, empty."""
+"""Fixtures for the demo: servers of the laptop map that run once, empty for each test."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServers
 
@@ -29,10 +28,3 @@ def url(laptop: LocalServers) -> str:
     with laptop.config_server.client() as client:
         push(client, laptop.shard_map, check=False)
     return f"redis://{laptop.config_server.address}/0"
-
-
-@pytest.fixture
-def demo_kit(url: str) -> Iterator[ShardKit]:
-    """A kit opened from the config server."""
-    with shardkit.connect(url) as kit:
-        yield kit

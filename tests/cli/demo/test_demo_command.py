@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner, Result
-from demo_helpers import awk_figures, chance_log
+from demo_helpers import AWK, awk_figures, chance_log
 from faces import eventually
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -290,3 +291,53 @@ def test_the_report_is_a_table_and_a_plot() -> None:
     assert result.exit_code == 0, result.output
     assert "old prices returned" in result.stdout
     assert "█ shards move" in result.stdout
+
+
+OPTIONS = ("--workers", "2", "--kill", "1", "--json")
+
+
+def country_of(visitor: str) -> str | None:
+    """The made-up country of an address: that of the first number of IPv4."""
+    try:
+        address = ipaddress.IPv4Address(visitor.partition(" ")[0])
+    except ValueError:
+        return None
+    return f"Country {address.packed[0]}"
+
+
+def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    lines = chance_log(3, 9_000).splitlines(keepends=True)
+    for n in range(4):
+        part = lines[n * 2250 : (n + 1) * 2250]
+        if n % 2:
+            (folder / f"{n}.log").write_bytes(b"".join(part))
+        else:  # two members
+            halves = (b"".join(part[:1700]), b"".join(part[1700:]))
+            (folder / f"{n}.log.gz").write_bytes(b"".join(map(gzip.compress, halves)))
+    awk = subprocess.run(
+        ["awk", "-f", AWK],
+        input=b"".join(lines),
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C"},
+    )
+    expected: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in awk.stdout.decode(errors="replace").splitlines():
+        day, _, visitor = line.partition("\t")
+        country = country_of(visitor)
+        if country is not None:
+            expected[day][country] += 1
+    run = subprocess.run(
+        [sys.executable, "-m", "shardkit", "demo", "logs", folder, *OPTIONS],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["countries"] == expected
+    assert found["same"]
+    assert found["files"] == 4
+    assert found["lines"] == sum(sum(of.values()) for of in expected.values()) > 5_000

@@ -21,12 +21,12 @@ import pytest_asyncio
 import redis
 from link_helpers import FACES, count_of, of, opened
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
+from scripted_server import scripted
 
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.network.connections.credentials import login_in
 
 NAME = "shop_auth:password"
 
@@ -280,12 +280,21 @@ def test_what_is_no_password_is_refused(secret: Secret, given: Any, server: Loca
         kit.client("jobs").ping()
 
 
+def login_by(entry: dict[str, Any]) -> list[str]:
+    """What a server gets as user and password."""
+    with scripted(AUTH=b"+OK\r\n") as server:
+        with shardkit.connect(a_map(port=server.port, **entry)) as kit:
+            kit.client("jobs").ping()
+        [login] = [words[1:] for words in server.received if words[0] == b"AUTH"]
+    return [word.decode() for word in login]
+
+
 def test_aws_passwords_are_signed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("botocore")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
     auth = {"provider": "aws-iam", "cluster": "my-cache", "region": "eu-west-1"}
-    user, password = login_in({"username": "app", "auth": auth})
+    user, password = login_by({"username": "app", "auth": auth})
     assert user == "app"
     assert password.startswith("my-cache/?Action=connect&User=app&")
     assert "X-Amz-Expires=900" in password
@@ -328,7 +337,7 @@ def test_entra_passwords_are_tokens_of_the_machine(
     pytest.importorskip("azure.identity")
     monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{tokens[0]}/")
     monkeypatch.setenv("IDENTITY_HEADER", "x")
-    assert login_in({"auth": {"provider": "entra"}}) == ("object-id", tokens[1])
+    assert login_by({"auth": {"provider": "entra"}}) == ["object-id", tokens[1]]
 
 
 def test_gcp_passwords_are_access_tokens(
@@ -344,7 +353,7 @@ def test_gcp_passwords_are_access_tokens(
     account = {"type": "service_account", "client_email": "a@b", "private_key": key.decode()}
     path.write_text(json.dumps({**account, "token_uri": f"http://127.0.0.1:{tokens[0]}/"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    assert login_in({"auth": {"provider": "gcp"}}) == (tokens[1],)
+    assert login_by({"auth": {"provider": "gcp"}}) == [tokens[1]]
 
 
 @pytest.fixture

@@ -294,28 +294,6 @@ async def test_only_own_pools_disconnect_from_sentinels(
     assert await eventually(lambda: connections()[port] <= 1)  # what listens for failovers
 
 
-def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:
-    before = alive(asyncio.SelectorEventLoop)
-    kit = AsyncShardKit(Changing(c=entry(here)))
-
-    async def use() -> None:
-        await kit.load("c")
-        await kit.hash("h", component="c").hget("f")
-        await (await kit.client("c")).ping()
-
-    for _ in range(6):
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(use())
-        loop.close()
-        del loop
-    assert clients_of(here) <= 2  # the last one's
-    asyncio.run(kit.aclose())
-    for _ in range(3):  # a generator's finalizer keeps its loop for one more collection
-        gc.collect()
-    assert clients_of(here) == 0
-    assert alive(asyncio.SelectorEventLoop) <= before
-
-
 @pytest.mark.parametrize("kind", ["one", "watched", "cluster"])
 def test_a_private_client_dropped_in_a_loops_last_turn_leaves_nothing_to_warn_of(
     here: LocalServer, others: LocalServers, kind: str, recwarn: pytest.WarningsRecorder

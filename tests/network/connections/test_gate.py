@@ -188,6 +188,7 @@ def map_of(server: LocalServer, **fields: Any) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": {"t": {"shards": entries}}}))
 
 
+@pytest.mark.long(10)
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_changed_connection_reaches_nobody_else(

@@ -1,10 +1,11 @@
-"""Private clients: what their holder does stays theirs, and they go where their entry goes."""
+"""Clients: what their holder does is theirs, and private ones go where their entry goes."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import gc
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +16,13 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
-from arranged import ask, exit_code, forked
+from arranged import ask, exit_code, forked, map_of
+from faces import Face, faced, own_client
 from link_helpers import FACES, clients_of, eventually, in_threads, of, opened
+from redis.backoff import NoBackoff
 
 import shardkit
-from shardkit import ConfigError
+from shardkit import ClosedError, ConfigError
 from shardkit.errors import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import Connector
@@ -357,3 +360,118 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
         assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
         assert runner.run(use()) == parents
         runner.run(kit.aclose())
+
+
+def done(face: Face, value: Any) -> Any:
+    return face.run(value) if inspect.isawaitable(value) else value
+
+
+def both(face: Face) -> tuple[Any, Any]:
+    """The client that is handed out, and the kit's own pool."""
+
+    async def own() -> Any:
+        return own_client(face.kit, "one")
+
+    client = done(face, face.kit.client("one"))
+    kits = face.run(own()) if face.runner else own_client(face.kit, "one")
+    return client, kits.connection_pool
+
+
+def line(face: Face, connection: Any) -> Any:
+    """What the server calls its connection, by whatever object."""
+    done(face, connection.send_command("CLIENT", "ID"))
+    return done(face, connection.read_response())
+
+
+def lines(face: Face, pool: Any) -> list[Any]:
+    return [line(face, connection) for connection in pool.connections.idle]
+
+
+def write(face: Face) -> None:
+    face.run(face.kit.hash("h", component="one").hset("f", "v"))
+
+
+def settings(pool: Any) -> Any:
+    kept = dict(pool.connection_kwargs)
+    return kept, pool.max_connections, pool.connection_class, kept["retry"].get_retries()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a database": lambda client: client.connection_pool.connection_kwargs.update(db=3),
+    "a timeout": lambda client: client.connection_pool.connection_kwargs.update(socket_timeout=9),
+    "a limit": lambda client: setattr(client.connection_pool, "max_connections", 1),
+    "a class": lambda client: setattr(
+        client.connection_pool,
+        "connection_class",
+        type("Own", (client.connection_pool.connection_class,), {}),
+    ),
+    "retries": lambda client: client.set_retry(
+        type(client.connection_pool.connection_kwargs["retry"])(NoBackoff(), 7)
+    ),
+    "reset": lambda client: client.connection_pool.reset(),
+    "disconnect": lambda client: client.connection_pool.disconnect(),
+    "close": lambda client: (
+        client.connection_pool.aclose() if hasattr(client, "aclose") else client.close()
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> None:
+    client, own = both(face)
+    write(face)
+    usual = settings(own)
+    before = lines(face, own)
+    done(face, CHANGES[change](client))
+    if change in ("a database", "a timeout", "a class"):  # what is idle stays as it is, as anywhere
+        taken = [done(face, client.connection_pool.get_connection()) for _ in range(2)]
+        assert line(face, taken[0]) == before[0]
+        assert taken[1] not in own.connections.lent
+        other = line(face, taken[1])
+        for connection in taken:
+            done(face, client.connection_pool.release(connection))
+        assert lines(face, client.connection_pool) == [other]
+    write(face)
+    assert settings(own) == usual
+    assert lines(face, own) == before  # still there, still open
+    done(face, client.ping())
+    assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
+
+
+def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(face: Face) -> None:
+    client, own = both(face)
+    under_way = done(face, own.get_connection())
+    lent = done(face, client.connection_pool.get_connection())
+    done(face, client.connection_pool.disconnect())
+    for connection in (under_way, lent):
+        assert connection.is_connected
+        assert not connection.should_reconnect()
+    released = [line(face, lent), line(face, under_way)]
+    done(face, client.connection_pool.release(lent))  # goes back to where it came from
+    done(face, own.release(under_way))
+    assert lines(face, own) == released
+    assert not own.connections.lent
+    assert client.connection_pool.connections.idle == []
+
+
+def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
+    client, _ = both(face)
+    done(face, client.connection_pool.disconnect())
+    done(face, client.blpop("none", timeout=0.01))
+    held = client.connection_pool.connections.idle[-1]
+    done(face, face.kit.aclose() if face.runner else face.kit.close())
+    assert not held.is_connected
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        done(face, client.ping())
+    done(face, client.connection_pool.disconnect())  # as a library at its end
+
+
+def test_a_clusters_client_can_be_closed_by_its_holder(cluster: LocalCluster) -> None:
+    for kind in ("blocking", "awaiting"):
+        with faced(kind, map_of(one={"entry": cluster.entry.fields})) as face:
+            write(face)
+            client = done(face, face.kit.client("one"))
+            done(face, client.set("k", 1))
+            done(face, client.aclose() if face.runner else client.close())
+            write(face)
+            assert done(face, client.get("k")) == b"1"

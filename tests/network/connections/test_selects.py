@@ -111,7 +111,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.long(70)
+@pytest.mark.long(40)
 @pytest.mark.parametrize("refused", REFUSALS)
 @pytest.mark.parametrize("use", USES)
 async def test_what_is_refused_strays_nowhere_without_a_word(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 from typing import Any
@@ -100,8 +101,11 @@ async def test_refused_connections_do_not_open_it(beside: Any) -> None:
     async with beside(LocalServer()) as face:
         port = face.bad.port
         face.bad.stop()
-        for _ in range(6):
-            assert "cannot be reached" in reason((await face.send(on(0, "INCR")))[0])
+        with socket.socket() as nobody_elses:  # a test of another process might take the port
+            nobody_elses.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            nobody_elses.bind(("127.0.0.1", port))
+            for _ in range(6):
+                assert "cannot be reached" in reason((await face.send(on(0, "INCR")))[0])
         with LocalServer(port=port):
             assert await face.send(on(0, "INCR")) == [1]
 

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arranged import map_of
 from faces import PATIENCE, own_client
+from faulty_proxy import faulty
 from link_helpers import FACES, Face, command, count_of, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
+from scripted_server import scripted
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import CommandsRefused
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations import Command, Operation, Shard
+from shardkit.operations import Command, Operation, Shard, Structure, operation
 
 # Shard n of `data` is on server n.
 TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"
@@ -105,7 +108,7 @@ async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[Lo
     assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
 
 
-def operation(batch: Any) -> Operation[Any]:
+def one_batch(batch: Any) -> Operation[Any]:
     return (yield batch)
 
 
@@ -114,7 +117,7 @@ async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalSer
     own[3].kill()
     refused = command(Shard("data", 0), "k", "NOSUCH")
     with pytest.raises(ShardErrors) as raised:
-        await mine.run(operation([*to_all("GET"), *to_all("INCR"), refused]))
+        await mine.run(one_batch([*to_all("GET"), *to_all("INCR"), refused]))
     errors = raised.value
     assert "3 shards failed (data:0, data:1, data:3)" in str(errors)
     assert {e.shard: type(e) for e in errors.exceptions} == {
@@ -148,10 +151,11 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
 
 
 async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:
-    wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
+    seconds = 0.4 * PATIENCE + 0.3  # than `socket_timeout`
+    wait = Command("one", "queue", ("BLPOP", "queue", seconds), block=seconds)
     other = command(Shard("data", 1), "k", "INCR")
     assert await mine.send(wait, other, wait) == [None, 1, None]
-    assert await mine.client_call("one", "blpop", "queue", timeout=0.7) is None
+    assert await mine.client_call("one", "blpop", "queue", timeout=seconds) is None
     with own[0].client() as client:
         client.rpush("queue", "job")
         connected = client.info("stats")["total_connections_received"]
@@ -211,3 +215,66 @@ async def test_name_with_a_silent_first_address_leads_to_the_second(
         entry = {"host": "two.internal", "socket_connect_timeout": 1}
         async with opened(kind, mapped(entry)) as kit:
             assert await kit.client_call("data", "ping")
+
+
+REFUSALS = {
+    "a write": "OOM command not allowed when used memory > 'maxmemory'.",
+    "all commands": "NOAUTH Authentication required.",
+}
+
+
+class Notebook(Structure[Any]):
+    """Notes, each in a key."""
+
+    @operation
+    def put(self, names: list[str], text: str) -> Operation[list[Any]]:
+        """Store a note under several names."""
+        keys = [f"{self.name}:{name}" for name in names]
+        return (yield [self._at(key, "SET", key, text, idempotent=True) for key in keys])
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_refused_repetition_says_that_the_first_attempt_may_have_been_executed(
+    kind: str, count: int, refused: str
+) -> None:
+    names = [str(n) for n in range(count)]
+    with LocalServer() as server, faulty(server.port) as proxy:
+        async with opened(kind, map_of(data={"entry": {"port": proxy.port}})) as face:
+            notes: Any = Notebook(face.kit.driver, "data", "notes")
+            await face.value(notes.put(names, "first"))
+            proxy.lose_answer("SET")
+            for _ in names:
+                proxy.answer(REFUSALS[refused], "SET")
+            with pytest.raises(ShardErrors) as raised:
+                await face.value(notes.put(names, "second"))
+            assert server.client().get("notes:0") == b"second"
+            [failure] = raised.value.exceptions
+            assert failure.maybe_executed
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_repetition_without_a_node_says_that_the_first_attempt_may_have_been_executed(
+    kind: str,
+) -> None:
+    with scripted(COMMAND=b"*0\r\n") as server:
+        last = b"16383"
+
+        def slots(_: list[bytes]) -> bytes:
+            at = b"$9\r\n127.0.0.1\r\n:%d\r\n" % server.port
+            return b"*1\r\n*3\r\n:0\r\n:%b\r\n*2\r\n%b" % (last, at)
+
+        def lose(_: list[bytes]) -> None:
+            nonlocal last
+            last = b"0"
+
+        server.answers |= {"CLUSTER": slots, "SET": lose}
+        entry = {"cluster": True, "host": "127.0.0.1", "port": server.port}
+        async with opened(kind, map_of(data={"entry": entry})) as face:
+            notes: Any = Notebook(face.kit.driver, "data", "notes")
+            with pytest.raises(ShardErrors) as raised:
+                await face.value(notes.put(["a"], "text"))
+        assert server.names().count("SET") == 1
+        [failure] = raised.value.exceptions
+        assert failure.maybe_executed

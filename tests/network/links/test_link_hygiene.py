@@ -233,25 +233,6 @@ def test_a_fork_while_other_threads_are_at_it_does_not_hang_the_child(kit: Shard
     assert wrong == []
 
 
-def test_a_fork_while_locks_are_held_does_not_hang_the_child(kit: ShardKit) -> None:
-    """No call holds a lock for so long that a fork meets it, so the test holds them."""
-    fill(kit)
-    holding, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with kit.clients._lock, kit.client("many", 0).connection_pool._lock:
-            holding.set()
-            forked.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holding.wait()
-    child = child_of(kit, 1)
-    forked.set()
-    thread.join()
-    assert exit_code(child) == 0
-
-
 def test_what_a_parent_holds_at_a_fork_stays_its_own(kit: ShardKit) -> None:
     client = kit.client("one")
     single, piped, subscriber = client.client(), client.pipeline(), client.pubsub()

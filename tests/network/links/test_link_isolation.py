@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from arranged import map_of
-from link_helpers import command, mapped, opened, script_call, two
+from faulty_proxy import faulty
+from link_helpers import FACES, command, mapped, of, opened, script_call, two
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     MasterDownError,
@@ -17,7 +20,7 @@ from redis.exceptions import (
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ShardUnavailable, events
+from shardkit import CommandRefused, ShardUnavailable, aconnect, events
 from shardkit.admin import push
 from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
@@ -255,3 +258,58 @@ async def test_noise_harms_no_call(kind: str, answer: bytes, expected: bytes | N
                 else:
                     assert await face.client_call("data", "get", "k") == expected
                 assert await face.client_call("data", "ping") is True
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_lost_write_before_multi_is_not_repeated(kind: str) -> None:
+    with LocalServer() as server, faulty(server.port) as proxy:
+        async with opened(kind, map_of(data={"entry": {"port": proxy.port}})) as face:
+            client: Any = await of(face.kit.client("data"))
+
+            def calls(name: str) -> Any:
+                def blocking(pipe: Any) -> None:
+                    getattr(pipe, name)("count")
+                    pipe.multi()
+                    pipe.set("copied", 1)
+
+                async def awaiting(pipe: Any) -> None:
+                    await getattr(pipe, name)("count")
+                    pipe.multi()
+                    pipe.set("copied", 1)
+
+                return client.transaction(blocking if face.blocks else awaiting, "watched")
+
+            proxy.lose_answer("INCRBY")
+            with pytest.raises(ShardUnavailable) as raised:
+                await of(calls("incr"))
+            assert raised.value.maybe_executed
+            assert server.client().get("count") == b"1"
+            proxy.lose_answer("GET")
+            assert await of(calls("get")) == [True]  # a read is repeated
+            assert server.client().get("copied") == b"1"
+
+
+async def test_calls_that_wait_at_a_fence_follow_a_changed_entry_in_their_order(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "map.yaml"
+    with LocalServer() as server, server.client(db=3) as admin:
+
+        def write(timeout: int) -> None:
+            entry = {"port": server.port, "db": 3, "socket_timeout": timeout}
+            path.write_text(map_of(data={"entry": entry}).to_yaml(), encoding="utf-8")
+
+        write(50)
+        admin.set("config:fence", "closed")
+        async with await aconnect(str(path)) as kit:
+            client = await kit.client("data")
+            waiting = [asyncio.ensure_future(client.incr("count")) for _ in range(3)]
+            waiting.append(asyncio.ensure_future(kit.hash("h", component="data").hset("f", "v")))
+            await asyncio.sleep(0.2)  # they have been sent, or wait
+            write(60)
+            while await kit.client("data") is client:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
+            assert not any(each.done() for each in waiting)
+            admin.delete("config:fence")
+            assert await asyncio.gather(*waiting) == [1, 2, 3, 1]
+            assert admin.get("count") == b"3"

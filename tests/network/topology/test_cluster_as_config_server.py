@@ -95,6 +95,7 @@ async def test_clients_follow_the_keys_through_a_failover(kind: str) -> None:
                     assert await follows(face, 2)
 
 
+@pytest.mark.long(1)
 async def test_clients_follow_the_keys_through_a_planned_failover(kind: str) -> None:
     with LocalCluster(3, 1) as cluster, config_client(url := url_of(cluster)) as config:
         async with opened(kind, url) as face:

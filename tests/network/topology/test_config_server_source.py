@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 from faces import eventually, faced
-from link_helpers import clients_of
 
 import shardkit
 from shardkit import ConfigError, ShardMap, admin
@@ -105,69 +102,6 @@ def test_more_shards_take_a_second_exchange_once(
     kit.topology.expire()
     assert len(kit.component("many").shards) == 3
     assert mgets(config) == 1
-
-
-def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
-    server: LocalServer, config: redis.Redis, here: LocalServer, there: LocalServer
-) -> None:
-    for each in (here, there):
-        for db in range(4):
-            with each.client(db=db) as client:
-                client.set("who", "a" if each is here else "b")
-    push(config, shards_on(here))
-    seen: set[bytes] = set()
-    calls: list[int] = []
-    stop = threading.Event()
-
-    def only_b() -> bool:
-        seen.clear()
-        time.sleep(0.01)  # the callers answer meanwhile
-        return seen == {b"b"}
-
-    with shardkit.connect(url(server)) as kit, ThreadPoolExecutor(9) as pool:
-
-        @kit.sharded_connection("few", shards=4)
-        def who(conn: redis.Redis, key: str) -> Any:
-            return conn.get("who")
-
-        @kit.sharded_connection("few", shards=4)
-        async def awho(conn: Any, key: str) -> Any:
-            return await conn.get("who")
-
-        def blocking(n: int) -> None:
-            router, count = kit.key_sharded("few"), 0
-            while not stop.is_set():
-                seen.add(who(f"{n}:{count}"))
-                seen.add(router[count].get("who"))
-                count += 2
-            calls.append(count)
-
-        async def one_task(n: int) -> None:
-            count = 0
-            while not stop.is_set():
-                seen.add(await awho(f"{n}:{count}"))
-                count += 1
-            calls.append(count)
-
-        async def tasks() -> None:
-            await asyncio.gather(*[one_task(n) for n in range(20)])
-
-        futures = [pool.submit(blocking, n) for n in range(8)]
-        futures.append(pool.submit(asyncio.run, tasks()))
-        try:
-            assert eventually(lambda: seen == {b"a"})
-            push(config, shards_on(there))
-            assert eventually(lambda: b"b" in seen)
-            # From here on nobody asks a: its connections go as they come back.
-            assert eventually(lambda: clients_of(here) == 0)
-            assert eventually(only_b)
-        finally:
-            stop.set()
-        for future in futures:
-            future.result(20)
-    assert seen == {b"b"}
-    assert sum(calls) > 100
-    assert eventually(lambda: clients_of(there) == 0)
 
 
 def test_another_count_is_live_for_all_callers(

@@ -160,6 +160,7 @@ async def test_a_file_that_others_may_have_made_is_not_used_and_is_replaced(
     assert why in caplog.text
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("what", DAMAGE)
 async def test_a_damaged_file_is_not_used_and_is_replaced(
     what: str, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from arranged import map_of
 from link_helpers import Face, mapped
 
-from shardkit import Entry, ShardMap
-from shardkit.config.component import Component
+from shardkit import ShardMap
 from shardkit.errors import MissingEntryError
 from shardkit.network.topology import Reading, Source, Topology, Values
 
 
-def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:
-    entries = tuple(Entry({"port": port + n}) for n in range(shards))
-    return Component(name, Entry({"port": port}), entries, epoch=epoch)
+def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Any:
+    described = {"entry": {"port": port}, "shards": [{"port": port + n} for n in range(shards)]}
+    return replace(map_of(**{name: described}).components[name], epoch=epoch)
 
 
 async def aeventually(done: Callable[[], bool]) -> None:
@@ -27,13 +29,13 @@ async def aeventually(done: Callable[[], bool]) -> None:
 
 def settle(topology: Topology) -> None:
     """Wait until nothing is being read in the background."""
-    thread = topology._thread
-    if thread is not None:
-        thread.join(20)
-        assert not thread.is_alive()
+    for thread in threading.enumerate():
+        if thread.name == "shardkit-config":
+            thread.join(20)
+            assert not thread.is_alive()
 
 
-def look(topology: Topology, name: str) -> Component:
+def look(topology: Topology, name: str) -> Any:
     """A component as it is now: a call finds that it is stale, the next has what was read."""
     topology.component(name)
     settle(topology)
@@ -67,7 +69,7 @@ class Clock:
 class Directory(Source):
     """A config server that is not there: counts how often it is asked, fails and hangs at will."""
 
-    def __init__(self, *components: Component) -> None:
+    def __init__(self, *components: Any) -> None:
         self.components = {each.name: each for each in components}
         self.asked: list[str] = []
         self.error: Exception | None = None
@@ -75,13 +77,11 @@ class Directory(Source):
         self.open.set()
         self.hanging = 0
 
-    def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
+    def read(self, name: str, known: Any, *, compare: bool = False) -> Reading:
         yield [name]
         if name not in self.components:
             raise MissingEntryError(f"config:redis:{name} is missing", "push it")
-        found = self.components[name]
-        # What a real source reads is a new object every time.
-        return Component(found.name, found.entry, found.shards, found.placement, found.epoch)
+        return replace(self.components[name])  # what a real source reads is a new object every time
 
     def fetch(self, keys: list[str]) -> Values:
         self.asked += keys

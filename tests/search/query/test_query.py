@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from faces import Face
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
@@ -27,7 +28,6 @@ from shardkit.search import (
     quote,
     unparse,
 )
-from shardkit.search.query import check_names, wanted
 
 FIELDS = {"title", "body"}
 ATTRIBUTES = {
@@ -224,7 +224,8 @@ def test_a_query_is_text(text: Any) -> None:
 def test_what_people_type_is_no_mistake(text: str) -> None:
     words = text.split()
     found = parse(text, FIELDS, ATTRIBUTES, plain=True)
-    assert list(wanted(found)) == [*map(Word, words)]
+    plain = tuple(map(Word, words))
+    assert found == (AllOf(plain) if len(words) > 1 else plain[0] if words else Nothing())
     analyze(found, Analyzer())
     assert read(f"* lang:={quote(text)}") == all_of(Everything(), Equal("lang", text))
     if len(words) > 1:
@@ -333,6 +334,8 @@ def test_a_tree_is_written_as_one_would_write_it(tree: Node, text: str) -> None:
         ),
     ],
 )
-def test_names_in_a_tree_built_in_python_are_checked(tree: Node, says: str) -> None:
+def test_names_in_a_tree_built_in_python_are_checked(face: Face, tree: Node, says: str) -> None:
+    fields = dict.fromkeys(FIELDS, 1)
+    index = face.kit.search("s", component="one", fields=fields, attributes=ATTRIBUTES)
     with pytest.raises(InvalidArgumentError, match=says):
-        check_names(tree, FIELDS, ATTRIBUTES)
+        face.run(index.search(tree))

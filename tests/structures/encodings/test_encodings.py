@@ -8,29 +8,11 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
-from hypothesis import given, strategies as st
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.structures.encodings import check, inspect_keys, limits_at, recommend
-from shardkit.structures.encodings.limits import (
-    KeyEncoding,
-    Limits,
-    read_limits,
-    warn_if_not_compact,
-)
-
-OLD = Limits({"hash-max-ziplist-entries": "512", "hash-max-ziplist-value": "64"})
-NEW = Limits(
-    {
-        "hash-max-listpack-entries": "512",
-        "hash-max-listpack-value": "64",
-        "hash-max-ziplist-entries": "512",
-        "hash-max-ziplist-value": "64",
-        "set-max-intset-entries": "512",
-    }
-)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -51,61 +33,38 @@ def run(face: Face, steps: Any) -> Any:
     return face.run(face.kit.driver.run(steps))
 
 
-def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, KeyEncoding]:
+def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, Any]:
     return {seen.key.decode(): seen for seen in run(face, inspect_keys(to, keys))}
 
 
-def test_a_recommendation_never_lowers_a_limit() -> None:
-    assert recommend("hash", 100, 10, NEW) == {
-        "hash-max-listpack-entries": 512,
-        "hash-max-listpack-value": 64,
-    }
-    assert recommend("intset", 1024) == {"set-max-intset-entries": 1024}
-    assert recommend("zset", 64) == {"zset-max-listpack-entries": 128}
-
-
-def test_where_a_server_has_no_such_form_nothing_is_recommended() -> None:
-    assert recommend("set", 1024, None, NEW) == {}
+def test_an_unknown_form_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"type='stream' has no compact form"):
+        recommend("stream", 1)
     assert recommend("list", 1024) == {}
 
 
-def test_limits_are_equal_if_their_settings_are_and_show_them() -> None:
-    same = Limits({**OLD.settings})
-    assert same == OLD
-    assert hash(same) == hash(OLD)
-    assert OLD not in (NEW, OLD.settings)
-    assert repr(OLD) == "Limits({'hash-max-ziplist-entries': 512, 'hash-max-ziplist-value': 64})"
-
-
-def test_an_unknown_form_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="type='stream' has no compact form"):
-        recommend("stream", 1)
-
-
-def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() -> None:
-    pairs = {"hash-max-listpack-entries": "512", "slowlog-max-len": "128"}
-    assert read_limits(pairs) == Limits({"hash-max-listpack-entries": "512"})
-    assert read_limits([word.encode() for pair in pairs.items() for word in pair]) == Limits(
-        {"hash-max-listpack-entries": "512"}
-    )
-    assert read_limits([]) is None
-    assert read_limits(None) is None
-
-
-def test_what_is_within_the_limits_and_no_longer_compact_is_stale() -> None:
-    assert check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), NEW).stale
-    assert not check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), None).stale
-    # no compact form of text sets there
-    assert not check(KeyEncoding(b"k", "set", "hashtable", 3, longest=5), NEW).stale
-
-
-@given(length=st.integers(1, 2000), longest=st.integers(0, 200), size=st.integers(1, 5000))
-def test_what_is_recommended_is_always_enough(length: int, longest: int, size: int) -> None:
-    settings = recommend("hash", max(size, length), longest, NEW)
-    limits = Limits({**NEW.settings, **settings})  # type: ignore[dict-item]  # numbers do as well
-    assert not check(
-        KeyEncoding(b"k", "hash", "hashtable", length, longest=longest), limits
-    ).excesses
+@pytest.mark.parametrize(("fields", "bytes_each"), [(100, 10), (600, 10), (100, 200)])
+def test_what_is_recommended_is_enough_and_lowers_no_limit(
+    own: Face, own_server: LocalServer, fields: int, bytes_each: int
+) -> None:
+    with own_server.client() as client:
+        usual = run(own, limits_at("own", "h"))
+        settings = recommend("hash", fields, bytes_each, usual)
+        assert all(value >= usual.settings[name] for name, value in settings.items())
+        for name, value in settings.items():
+            client.config_set(name, value)
+        client.hset("h", mapping={str(n): "v" * bytes_each for n in range(fields)})
+        limits = run(own, limits_at("own", "h"))
+        assert limits == run(own, limits_at("own", "other"))
+        assert (limits == usual) is (settings == {name: usual.settings[name] for name in settings})
+        assert client.object("encoding", "h") == b"listpack"
+        [seen] = run(own, inspect_keys("own", ["h"]))
+        assert (check(seen, limits).excesses, check(seen, limits).stale) == ((), False)
+        client.hset("h", "long", "v" * 5000)
+        client.hdel("h", "long")  # it does not become compact again
+        [seen] = run(own, inspect_keys("own", ["h"]))
+        assert check(seen, limits).stale
+        assert not check(seen, None).stale
 
 
 def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) -> None:
@@ -172,8 +131,9 @@ def test_limits_are_unknown_without_permission(
         client.hset("h", mapping=dict.fromkeys(range(600), "v"))
         client.execute_command("ACL", "SETUSER", "default", "-config", "-memory")
     assert run(own, limits_at("own", "h")) is None
-    run(own, warn_if_not_compact("own", "h", "hash", 9999, "h"))
-    assert caplog.messages == []
+    face_hash = own.kit.hash("large", component="own", part_size=9999, total=10)
+    own.run(face_hash.hset("f", "v"))
+    assert [text for text in caplog.messages if "compact" in text] == []
     [seen] = run(own, inspect_keys("own", ["h"]))
     assert seen.bytes is None
     verdict = check(seen, None)

@@ -359,6 +359,7 @@ def text(field: str | bytes) -> str:
     return field if isinstance(field, str) else field.decode()
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 @settings(max_examples=drawn(8, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=30))

@@ -1,18 +1,28 @@
-"""Parts that split as they fill: the arithmetic without a server, the rest on servers."""
+"""Parts that split as they fill, while servers fail too: the arithmetic, the rest on servers."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, drawn, sends
+from faces import Exchanges, Face, drawn, faced, over, sends
 
-from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+    ShardUnavailable,
+)
+from shardkit.local import LocalServer, LocalServers
 from shardkit.structures.layouts import growing
 
 
@@ -149,3 +159,116 @@ def test_a_set_recreated_during_a_store_is_kept(kit: ShardKit) -> None:
     with pytest.raises(ParameterMismatchError, match="'t' was created with other parameters"):
         store.end()
     assert other.smembers() == {"new"}
+
+
+MAP = """
+components:
+  data: {shards: [{port: 7001}, {port: 7002}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def mortal(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
+    for server in own_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    with faced(request.param, own_servers.shard_map) as opened:
+        yield opened
+
+
+def test_writes_can_be_repeated_after_a_dead_shard(mortal: Face, own_servers: LocalServers) -> None:
+    ids = mortal.kit.set("ids", component="data", members=int, part_size=64)
+    assert mortal.run(ids.sadd_many(range(2000))) == 2000
+    own_servers.server_of("data", 1).kill()
+    with pytest.raises(ShardErrors) as caught:
+        mortal.run(ids.sadd_many(range(2000, 4000)))
+    assert {failure.shard for failure in caught.value.exceptions} == {"data:1"}
+    assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
+    own_servers.server_of("data", 1).restart()
+    # That server lost its data, and its groups are as at first: no client was told.
+    mortal.run(ids.sadd_many(range(4000)))
+    assert mortal.run(ids.scard()) == 4000
+    assert sorted(mortal.run(ids.smembers())) == list(range(4000))
+    assert mortal.run(ids.smismember(3999, 4000)) == [True, False]
+
+
+def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
+    mortal: Face, own_servers: LocalServers
+) -> None:
+    killer = threading.Thread(target=own_servers.server_of("data", 0).kill)
+    link = mortal.kit.driver.link
+
+    def kill_at_a_split(batch: Any) -> Any:
+        if written and sends(batch, "structures/layouts/write_growing") and not killer.ident:
+            killer.start()
+        return link.send(batch)
+
+    kit = over(mortal.kit, SimpleNamespace(send=kill_at_a_split))
+    fields = kit.hash("h", component="data", part_size=16, parts=2, partition="crc32")
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        while written < 200_000:
+            some = {f"f{n}": str(n) for n in range(written, written + 100)}
+            mortal.run(fields.hset(mapping=some))
+            written += 100
+
+    with pytest.raises(ShardErrors, match="data:0"):
+        write()
+    killer.join()
+    with own_servers.server_of("data", 1).client() as client:
+        held = [field for key in client.scan_iter("h:*:*") for field in client.hkeys(key)]
+    assert len(held) == len(set(held))
+    own_servers.server_of("data", 0).restart()
+    every = {f"f{n}": str(n).encode() for n in range(written + 100)}
+    mortal.run(fields.hset(mapping={field: value.decode() for field, value in every.items()}))
+    assert mortal.run(fields.hgetall()) == every
+
+
+@pytest.fixture
+def watched(own_map: ShardMap) -> Iterator[ShardKit]:
+    with shardkit.connect(own_map) as watched:
+        yield watched
+
+
+@pytest.fixture
+def client(own_server: LocalServer) -> Iterator[Any]:
+    with own_server.client() as client:
+        yield client
+
+
+def state_key(client: Any) -> bytes:
+    [key] = client.keys("ids:{*}")
+    assert isinstance(key, bytes)
+    return key
+
+
+def test_full_groups_report_expiring_fields(watched: ShardKit, client: Any) -> None:
+    table = watched.hash("ids", component="own", parts=1, partition="crc32")
+    table.hset(mapping={f"f{n}": "v" for n in range(20)})
+    # Another client has given fields a time to live, and most have expired since.
+    client.hset(state_key(client), mapping={"expiring": 1, "count": 50_000})
+    assert table.hset("new", "v") == 1
+    assert table.hset("newer", "v") == 1
+    assert client.hgetall(state_key(client))[b"parts"] == b"1"
+    assert client.hgetall(state_key(client))[b"count"] == b"22"
+
+
+def test_a_bulk_load_sends_dozens_of_members_in_a_command(watched: ShardKit, client: Any) -> None:
+    ids = watched.set("ids", component="own", members=int)
+    ids.sadd_many(range(60_000))
+    client.config_resetstat()
+    ids.sadd_many(range(60_000, 120_000))
+    calls = client.info("commandstats")["cmdstat_sadd"]["calls"]
+    assert 60_000 / calls > 24
+    assert ids.scard() == 120_000
+    assert all(client.object("encoding", key) == b"intset" for key in client.keys("ids:{*}:*"))

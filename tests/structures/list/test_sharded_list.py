@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import ALL_CASES, Face, holder, keys_of
+from faces import ALL_CASES, Exchanges, Face, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
@@ -476,3 +476,50 @@ def test_a_full_part_beyond_an_end_is_damage(face: Face, kit: ShardKit, beyond: 
         with pytest.raises(DamagedDataError, match=f"first=0 last=3, where {beyond} within"):
             call()
     assert face.run(jobs.rebuild()) == 14
+
+
+@pytest.fixture
+def sharded_list_search_jobs(kit: ShardKit, lower: Any) -> Any:
+    """A list of five parts, each searched by a script of its own."""
+    lower(list_search=1, list_step=1)
+    parts = kit.list("jobs", component="many", part_size=4)
+    parts.rpush("a", "b", "x", "c", "d", "x", "e", "f", "g", "h", "i", "x", "j", "k", "l", "m", "x")
+    return parts
+
+
+def between(kit: ShardKit, steps: Any, at: int, act: Callable[[], Any]) -> Any:
+    """Run an operation; act before its exchange of this number."""
+    operation = Exchanges(kit, steps)
+    assert operation.stop_after(at)
+    act()
+    return operation.end()
+
+
+@pytest.mark.parametrize("rank", [1, -1])
+@pytest.mark.parametrize("at", range(1, 5))
+def test_shrunken_lists_are_searched_again(
+    kit: ShardKit, sharded_list_search_jobs: Any, rank: int, at: int
+) -> None:
+    def shrink() -> None:
+        sharded_list_search_jobs.lpop(16)
+        sharded_list_search_jobs.lpush("x", "y")
+
+    found = between(
+        kit, sharded_list_search_jobs.deferred.lpos("x", rank=rank, count=0), at, shrink
+    )
+    assert sharded_list_search_jobs.lrange(0, -1) == ["y", "x", "x"]
+    assert found == ([1, 2] if rank > 0 else [2, 1])
+
+
+def test_insertions_survive_concurrent_writes(kit: ShardKit, sharded_list_search_jobs: Any) -> None:
+    def write() -> None:
+        sharded_list_search_jobs.lpop(6)
+        sharded_list_search_jobs.lpush("j")  # where it has searched already
+        sharded_list_search_jobs.rpush("n")
+
+    assert (
+        between(kit, sharded_list_search_jobs.deferred.linsert("AFTER", "j", "new"), 3, write) == 14
+    )
+    values = ["j", "e", "f", "g", "h", "i", "x", "j", "new", "k", "l", "m", "x", "n"]
+    assert sharded_list_search_jobs.lrange(0, -1) == values
+    assert list(sharded_list_search_jobs.check()) == []

@@ -59,9 +59,9 @@ def values_of(kind: FieldType) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def formats(draw: st.DrawFn, most: int = 5) -> RecordFormat:
-    kinds = draw(st.lists(KINDS, min_size=1, max_size=most))
-    return RecordFormat({f"f{n}": kind for n, kind in enumerate(kinds)})
+def formats(draw: st.DrawFn, most: int = 5, kinds: Any = KINDS) -> RecordFormat:
+    fields = draw(st.lists(kinds, min_size=1, max_size=most))
+    return RecordFormat({f"f{n}": kind for n, kind in enumerate(fields)})
 
 
 def records_of(form: RecordFormat) -> st.SearchStrategy[dict[str, Any]]:
