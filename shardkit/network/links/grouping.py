@@ -141,7 +141,7 @@ def require_together(batch: Batch, component: Component) -> None:
 
 def was_split_lately(component: Component) -> bool:
     """Whether keys may have been located before a split."""
-    return bool(component.split_until) and time.monotonic() < component.split_until
+    return time.monotonic() < component.split_until
 
 
 def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:

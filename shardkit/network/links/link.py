@@ -181,8 +181,9 @@ class Link(Dispatcher):
         if to is None:
             return None
         component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
-        # It must be read first, or the keys looked at.
-        if component is None or component.splits_tags or was_split_lately(component):
+        if component is None or component.splits_tags:  # it must be read first, or looked at
+            return None
+        if component.split_until and was_split_lately(component):
             return None
         number = place_short(batch, to, component)
         if number == SEVERAL:
