@@ -140,7 +140,7 @@ def require_together(batch: Batch, component: Component) -> None:
 
 def was_split_lately(component: Component) -> bool:
     """Whether keys may have been located before a split."""
-    return bool(component.split_until) and time.monotonic() < component.split_until
+    return time.monotonic() < component.split_until
 
 
 def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
@@ -238,7 +238,9 @@ def place_short(
             return None
         if type(to) is str:  # as mostly
             component = component_of(to)
-            if component is None or component.splits_tags or was_split_lately(component):
+            if component is None or component.splits_tags:
+                return None
+            if component.split_until and was_split_lately(component):
                 return None
             return component, component.number_of(key)
         keys = (key,)
