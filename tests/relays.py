@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import hiredis
@@ -17,13 +18,13 @@ class Relay:
     """Answers as the server behind it, but for what is replaced.
 
     Attributes:
-        replaced: by the command's name, the reply to it.
+        replaced: by the command's name, the reply to it, or what makes it of the command.
         nth: the reply to the command of a number, counted by ``count`` from 0.
         count: how many commands have come since it was set to 0.
     """
 
     def __init__(self, port: int) -> None:
-        self.replaced: dict[str, bytes] = {}
+        self.replaced: dict[str, bytes | Callable[[list[bytes]], bytes]] = {}
         self.nth: dict[int, bytes] = {}
         self.count = 0
         self._to = port
@@ -51,7 +52,8 @@ class Relay:
                         whole += (piece := other.recv(65536))
                         replies.feed(piece)
                     name = bytes(args[0]).decode().upper()
-                    whole = self.replaced.get(name, whole)
+                    given = self.replaced.get(name, whole)
+                    whole = given(args) if callable(given) else given
                     if name not in _AROUND and not whole.startswith((b"+QUEUED", b"-NOSCRIPT")):
                         whole = self.nth.get(self.count, whole)
                         self.count += 1

@@ -34,6 +34,7 @@ from shardkit.kit.config_client import config_client
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.network.survey import reason, server_of
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.server_errors import behind_watch, meaning, server_in
 
 CHANGES_KEY = "config:changes"
@@ -149,7 +150,7 @@ def _read(stored: Any) -> list[Change]:
     found = []
     for text in stored.values():
         with suppress(ValueError, TypeError, AttributeError):
-            known = json.loads(text)
+            known = parse_json(text)
             common = {name: known[name] for name in Change.__dataclass_fields__ if name in known}
             found.append(Change(**common))
     return sorted(found, key=lambda change: change.started)
@@ -286,6 +287,9 @@ def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     try:
         with renewing(renew, threading.Event()):
             yield change
+    except BaseException:
+        change = replace(change, phase="failed")
+        raise
     finally:
         with suppress(RedisError):  # it ends by itself otherwise
             over = replace(change, ended=now_of(config))

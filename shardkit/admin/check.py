@@ -36,7 +36,7 @@ from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.completion import fold
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, ConfigServerError, ShardKitError, ShardUnavailable
+from shardkit.errors import ConfigError, ConfigServerError, ShardKitError, ShardUnavailable, natural
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import (
     CheckFinding,
@@ -115,7 +115,7 @@ def check_all(
     stored += [each for name in components for each in _unnamed(kit, components[name], found)]
     chosen = sorted(
         (each for each in stored if not names or each.name in names),
-        key=lambda each: (each.component, each.name),
+        key=lambda each: (natural(each.component), natural(each.name)),
     )
     checked = []
     for n, structure in enumerate(chosen):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.config.component import Component
-from shardkit.errors import StructureError
+from shardkit.errors import StructureError, natural
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import KEYS_CHECKED, contents
@@ -93,7 +93,7 @@ def _names(kit: ShardKit, component: Component) -> list[str]:
         client: Any = kit.client(component.name, shard.number)
         for key in client.scan_iter(match=meta_key("*"), count=_SCAN, _type="HASH"):
             names.add(key.decode(errors="replace").removesuffix(meta_key("")))
-    return sorted(names)
+    return sorted(names, key=natural)
 
 
 class _Opened:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from shardkit.errors import natural
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.queues import QueueCounts, QueueRates, TaskQueues
@@ -57,26 +58,26 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
             match = pattern.fullmatch(key.encode() if isinstance(key, str) else key)
             if match and not (match[0].endswith(b":signal")):
                 found.add(match[1].decode(errors="replace"))
-    return sorted(found)
+    return sorted(found, key=natural)
 
 
 def queue_status(
-    queues: TaskQueues[Any], names: Iterable[str], *, watch: Seconds = 0
+    queues: TaskQueues[Any], names: Iterable[str], *, seconds: Seconds = 0
 ) -> list[QueueStatus]:
-    """Return the state of queues, after watching their growth for ``watch`` seconds, if any.
+    """Return the state of queues, after watching their growth for ``seconds`` seconds, if any.
 
     Cost: six exchanges for each queue, one more if they are watched.
     """
-    watch = check_seconds("queue_status", "watch", watch)
+    seconds = check_seconds("queue_status", "seconds", seconds)
     names = list(names)
-    before = {queue: queues.counts(queue) for queue in names} if watch else {}
+    before = {queue: queues.counts(queue) for queue in names} if seconds else {}
     began = time.monotonic()
-    time.sleep(watch)
+    time.sleep(seconds)
     found = []
     for queue in names:
         counts, elapsed = queues.counts(queue), time.monotonic() - began
-        grown = sum(counts[:3]) - sum(before[queue][:3]) if watch else 0
-        growth = grown / elapsed if watch else None
+        grown = sum(counts[:3]) - sum(before[queue][:3]) if seconds else 0
+        growth = grown / elapsed if seconds else None
         more = queues.oldest(queue), queues.overdue(queue), queues.rates(queue)
         found.append(QueueStatus(queue, counts, *more, growth))
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -140,7 +140,8 @@ def delete_data(
 
     Raises:
         ConfigError: the component is not removed, or not for long enough; it is used; it shares a
-            database with a component that stays; or a server cannot be asked. Nothing was deleted.
+            database with a component that stays, or that has been pushed since; or a server cannot
+            be asked. Nothing was deleted, or nothing more.
         GrowthError: a move, split or restore uses one of the databases. Nothing was deleted.
 
     Cost: two exchanges for 500 keys to see when they were used, and five to delete them; none holds
@@ -165,7 +166,7 @@ def delete_data(
         if retirement.config is not None:
             change = Change(kind="retire", name=name, databases=numbered(databases))
             stack.enter_context(taking_part(retirement.config, change))
-            still = partial(require_open, retirement.config, change)
+            still = partial(_require_unused, retirement, change, timeout, [retirement.epoch])
         users, failed = still_used(component, quiet, timeout)
         if failed:
             server, error = next(iter(failed.items()))
@@ -191,6 +192,24 @@ def delete_data(
                     deleted += _unlink(client, page, still)
                     progress(deleted)
     return deleted
+
+
+def _require_unused(
+    retirement: Retirement, change: Change, timeout: float, known: list[int]
+) -> None:
+    """Check that the change is open, and that entries do not name the databases again."""
+    require_open(retirement.config, change)
+    epoch = read_epoch(retirement.config)
+    if known != [epoch]:
+        others = read_components(retirement.config)
+        if retirement.component.name in others:
+            raise ConfigError(
+                f"component {retirement.component.name!r} has been pushed again: no more keys were "
+                "deleted",
+                "see: shardkit config history",
+            )
+        _require_own_databases(replace(retirement, others=others), timeout)
+        known[:] = [epoch]
 
 
 def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:
@@ -237,7 +256,7 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[
             if places[where, entry] & places[other, same]:
                 raise ConfigError(
                     f"{where} ({entry.address}) shares a database with {other} "
-                    f"({same.address}), whose keys cannot be told apart, so nothing was deleted",
+                    f"({same.address}), whose keys cannot be told apart, so they stay",
                     "delete its keys by their names",
                 )
     return set().union(*(places[each] for each in own))

@@ -141,16 +141,16 @@ def execute(
     components: Iterable[Component],
     command: Sequence[str],
     *,
-    each: str = "server",
+    once_per: str = "server",
     shard: int | None = None,
     timeout: Seconds = TIMEOUT,
     **login: str,
 ) -> dict[str, Any | Exception]:
     """Run a command on every server of components, or on every shard's database.
 
-    ``each`` is ``server`` for once on each server (on a cluster, each node), or ``shard`` for once
-    in the database of each shard, or only of shard number ``shard``. ``timeout`` is in seconds for
-    one answer of a server; ``login``, a ``username`` and ``password``, replaces the entries'.
+    ``once_per`` is ``server`` (on a cluster, each node), or ``shard`` for once in the database of
+    each shard, or only of shard number ``shard``. ``timeout`` is in seconds for one answer of a
+    server; ``login``, a ``username`` and ``password``, replaces the entries'.
 
     Returns:
         By server or shard, the reply as redis-py returns it, or the exception. All servers are
@@ -163,7 +163,7 @@ def execute(
         return client.execute_command(*command, **{NEVER_DECODE: True})
 
     components = list(components)
-    if each == "server":
+    if once_per == "server":
         return query_servers(entries_of(components), run, timeout, **login)
     queries = {}
     for component in components:

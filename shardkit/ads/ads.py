@@ -11,7 +11,6 @@ average, or one if there are none yet.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import Seconds, is_number, rows_of, shown
+from shardkit.operations.arguments import Seconds, is_number, parse_json, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -213,11 +212,11 @@ def utf8(text: str) -> bytes:
 def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
     """Return an ad's value, type and locations, from the attributes that are stored of it."""
     try:
-        _, value, kind, locations = json.loads(stored)
+        _, value, kind, locations = parse_json(stored)
         if not is_number(value) or kind not in TYPES:
             raise ValueError("no value, or no type")
         return value, kind, tuple(locations)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise DamagedDataError(key, f"{shown(stored)} ({error})", "an ad") from None
 
 
@@ -420,7 +419,7 @@ class Ads(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
 
-        Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
+        Cost: an exchange for about 500 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
         yield from check_parts(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -34,14 +36,16 @@ from shardkit.caching.near import (
     NearCopy,
     near_copies,
 )
-from shardkit.caching.values import CachedValues
+from shardkit.caching.values import CachedValues, computing
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
     ShardErrors,
+    ShardKitError,
     StructureError,
 )
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, parse_json, shown
+from shardkit.operations.deadlines import within
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -254,13 +258,27 @@ class _Function:
                     near.keep(note, value, len(key) + len(stored), fresh)
                 return value
         renewals.add(lease)
+        data, began, outer = None, time.monotonic(), computing.get()
+        computing.set((*outer, lease))  # calls inside that would wait for this value raise
         try:
-            computed = lease.computed(compute, self.dump, self.dump_error)
-            value, data, _ = yield from computed
+            try:
+                value = yield compute
+            finally:
+                computing.set(outer)  # no reset: an event loop's end closes steps in any context
+        except Exception as error:
+            data = self.dump_error(error)
+            raise
+        except GeneratorExit:  # the event loop has ended: the lease expires
+            lease.released = True
+            raise
+        else:
+            data = self.dump(value)
             return value if data is None else self.load(data)
         finally:
-            if near:
-                near.forget([key.encode()])
+            if not lease.released:
+                lease.released = True
+                with within(None), suppress(ShardKitError):
+                    yield partial(values.end, lease, data, time.monotonic() - began)
 
     def dump(self, value: Any) -> bytes | None:
         """Return a value as it is stored; None if it is not."""
@@ -294,7 +312,7 @@ class _Function:
             return None
         if kind == _ERROR:
             try:
-                name, args = json.loads(content)
+                name, args = parse_json(content)
                 outcome = self._by_name[name](*args)
             except (ValueError, TypeError, KeyError):
                 raise StructureError(f"{self.owner}: no exception", "call its refresh") from None

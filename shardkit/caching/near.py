@@ -32,8 +32,8 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -47,9 +47,8 @@ from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.listening import FAILURES, ListeningConnection
 from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.network.links.grouping import place
-from shardkit.network.links.order import keys_in
 from shardkit.operations.arguments import is_text, shown
-from shardkit.operations.commands import Command, Key, To
+from shardkit.operations.commands import To
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.structures.base.arguments import check_integer, check_seconds
@@ -65,7 +64,7 @@ def name_of(raw: bool, row: tuple[Any, ...]) -> Any:
     """Return what is the same for equal commands only: 1 is another argument than 1.0."""
     try:
         hash(row)
-    except TypeError:  # a bytearray
+    except (TypeError, ValueError):  # a bytearray, or a view of one
         return None
     return raw, row, tuple(map(type, row))
 
@@ -276,14 +275,6 @@ class NearCopies:
         with self._lock:
             for key in keys:
                 self._drop(list(self.copies) if key is None else self._names.pop(key, ()))
-
-    @contextmanager
-    def writing(self, key: Key, args: tuple[Any, ...]) -> Iterator[None]:
-        """Drop the copies of a command's keys when it has been executed, or may have been."""
-        try:
-            yield
-        finally:
-            self.forget(keys_in(Command(self._component, key, args)))
 
     def forget_server(self, server: _TrackedServer) -> None:
         """Drop the copies of a server's keys, also those being read."""

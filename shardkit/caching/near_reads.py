@@ -13,8 +13,9 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
+from itertools import repeat
 from math import inf
 from typing import Any
 
@@ -51,40 +52,44 @@ class NearLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    def send(self, batch: Any, topology: Any = None) -> Any:
+    def send(self, batch: Any) -> Any:
         """Carry a batch; see `BlockingLink.send`."""
-        return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
+        return self._link.run(self._steps(batch))
 
-    def _steps(self, batch: Any, send: Any) -> Generator[Any, Any, Replies]:
+    def _steps(self, batch: Any) -> Generator[Any, Any, Replies]:
         names = components_in(batch, range(len(batch))) & self._near.keys()
         if not names or not is_read(batch):
             try:
-                replies: Replies = yield partial(send, batch)
+                replies: Replies = yield partial(self._link.send, batch)
                 return replies
             finally:
                 for request in batch if names else ():
                     if (written := self._near.get(_component(request.to))) is not None:
                         written.forget(keys_in(request))
         usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
-        out, misses = Replies([None] * len(batch)), []
-        uniform = batch if isinstance(batch, Columns) else None  # makes each command when asked
-        for_all = None if uniform is None else usable.get(_component(uniform.to))
-        for position, row in enumerate(uniform.rows if uniform else [each.args for each in batch]):
-            near = for_all if uniform is not None else usable.get(_component(batch[position].to))
-            copy = near and near.copies.get(name_of(self._raw, row))
+        out, misses, raw = Replies([None] * len(batch)), [], self._raw
+        nears: Iterable[NearCopies | None]
+        if isinstance(batch, Columns):  # it makes each command when asked
+            rows, nears = batch.rows, repeat(usable.get(_component(batch.to)))
+        else:
+            rows = [each.args for each in batch]
+            nears = [usable.get(_component(each.to)) for each in batch]
+        for position, row, near in zip(range(len(batch)), rows, nears, strict=False):
+            copy = near and near.copies.get(name_of(raw, row))
             if near and copy and copy.usable(near.max_age):
-                out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
+                value = copy.value
+                out[position] = value if type(value) is bytes else own(value)
             else:
                 misses.append((position, batch[position], near))
         if misses:
-            replies = yield from self._read(misses, coalesced(batch), send)
+            replies = yield from self._read(misses, coalesced(batch))
             for (position, *_), reply in zip(misses, replies, strict=False):
                 out[position] = reply
                 out.failed = out.failed or isinstance(reply, ShardFailure)
         return out
 
     def _read(
-        self, misses: list[tuple[int, Command, NearCopies | None]], joins: bool, send: Any
+        self, misses: list[tuple[int, Command, NearCopies | None]], joins: bool
     ) -> Generator[Any, Any, Replies]:
         """Read what there are no copies of, and keep what can be kept; return also what is left."""
         notes: list[NearCopy | None] = []
@@ -96,7 +101,7 @@ class NearLink:
         commands = [command for _, command, _ in misses]
         for command, note in zip(tuple(commands), notes, strict=True):
             commands += [Command(command.to, k, ("PTTL", k)) for k in (note.keys if note else ())]
-        replies: Replies = yield partial(send, CommandList(commands, coalesced=joins))
+        replies: Replies = yield partial(self._link.send, CommandList(commands, coalesced=joins))
         lives = iter(replies[len(misses) :])
         for (_, command, near), note, reply in zip(misses, notes, replies, strict=False):
             fresh = min((_seconds(next(lives)) for _ in (note.keys if note else ())), default=0.0)

@@ -28,11 +28,8 @@ from __future__ import annotations
 import math
 import random
 import secrets
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, TypeAlias
 
 from shardkit.caching.near import NearCopies
@@ -47,15 +44,13 @@ from shardkit.errors import (
 )
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
-from shardkit.operations.deadlines import within
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.routing.keys import hash_tag
 
 LEASE = 10.0  # seconds after which a lease is lost if its process was killed
 
 # What the caller computes now: to wait for one of these would be to wait for itself.
-_computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
+computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
 
 
 class ComputingLease:
@@ -83,41 +78,6 @@ class ComputingLease:
         except ShardKitError:
             return self.ttl * RETRIED_AFTER
         return None
-
-    def computed(
-        self,
-        compute: Callable[[], Any],
-        dump: Callable[[Any], bytes | None],
-        dump_error: Callable[[Exception], bytes | None] = lambda error: None,
-    ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-        """Return the computed value, as it is stored, and whether it was; yields calls.
-
-        Calls inside that would wait for this value raise.
-        """
-        data, stored, began = None, None, time.monotonic()
-        outer = _computing.get()
-        _computing.set((*outer, self))
-        try:
-            try:
-                value = yield compute
-            finally:
-                _computing.set(outer)  # no reset: an event loop's end closes steps in any context
-        except Exception as error:
-            data = dump_error(error)
-            raise
-        except GeneratorExit:  # the event loop has ended: the lease expires
-            self.released = True
-            raise
-        else:
-            data = dump(value)
-        finally:
-            if not self.released:
-                self.released = True
-                values: Any = self._values
-                put = partial(values.put, self, data, time.monotonic() - began)
-                with within(None), suppress(ShardKitError):
-                    stored = yield partial(values.fail, self) if data is None else put
-        return value, data, stored
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
@@ -160,9 +120,10 @@ class CachedValues(Structure[Face]):
         """
         early = -math.log(1 - random.random())
         if not anew:
-            reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
-            hit = self._hit((yield [*self._reads(key), *reads]), early)
-            if hit is not None:
+            fields = ("format", "lease", "value", "tags", "stale", "took")
+            reads = [("HMGET", key, *fields), ("PTTL", key), *(("GET", tag) for tag in tags)]
+            batch = [self._at(read[1], *read, idempotent=True) for read in reads]
+            if (hit := self._hit((yield batch), early)) is not None:
                 return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
@@ -179,7 +140,7 @@ class CachedValues(Structure[Face]):
                         return _read(reply[1], reply[3])
                     use = ("of", versions)
                     continue
-                if any(lease.computes(self, key) for lease in _computing.get()):
+                if any(lease.computes(self, key) for lease in computing.get()):
                     raise CoordinationError(
                         f"{key}: the computation of this value needs the value itself",
                         "call the function's __wrapped__ there",
@@ -197,30 +158,27 @@ class CachedValues(Structure[Face]):
             raise
 
     @operation
-    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
-        """Store a value and wake who waits; False if it was removed meanwhile. One exchange."""
-        times = (self._fresh, self._lifetime, round(1000 * took))
-        put = self.update(lease.key, lease.id, "put", value, lease.tags, *times)
-        [stored] = yield from surely([put])
-        return bool(stored)
+    def end(self, lease: ComputingLease, value: bytes | None, took: float) -> Operation[None]:
+        """Store a value unless it was removed, and wake callers; None frees the lease for one.
 
-    @operation
-    def fail(self, lease: ComputingLease) -> Operation[None]:
-        """Give a lease back without a value; a waiter gets it. Cost: one exchange."""
-        yield from surely([self.update(lease.key, lease.id, "fail")])
+        Cost: one exchange.
+        """
+        times = (self._fresh, self._lifetime, round(1000 * took))
+        outcome = ("fail",) if value is None else ("put", value, lease.tags, *times)
+        yield from self._write([lease.key], [self.update(lease.key, lease.id, *outcome)])
 
     @operation
     def remove(self, keys: Sequence[str]) -> Operation[None]:
         """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
-        yield from self._remove(keys, [self.update(key, "", "remove") for key in keys])
+        yield from self._write(keys, [self.update(key, "", "remove") for key in keys])
 
     @operation
     def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
         """Invalidate all values that have one of some tags. Cost: one exchange."""
         unlink = [self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags]
-        yield from self._remove(tags, unlink)
+        yield from self._write(tags, unlink)
 
-    def _remove(self, keys: Sequence[str], batch: list[Command]) -> Operation[None]:
+    def _write(self, keys: Sequence[str], batch: list[Command]) -> Operation[None]:
         try:
             yield from surely(batch)
         finally:  # no later call of this process gets a copy of before
@@ -230,11 +188,6 @@ class CachedValues(Structure[Face]):
     def update(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
-
-    def _reads(self, key: str) -> list[Command]:
-        fields = ("format", "lease", "value", "tags", "stale", "took")
-        read = self._at(key, "HMGET", key, *fields, idempotent=True)
-        return [read, self._at(key, "PTTL", key, idempotent=True)]
 
     def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
         """Return a fresh value that nobody computes; of all others, a script decides."""
@@ -258,36 +211,7 @@ class CachedValues(Structure[Face]):
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
 
 
-class PlainValues(CachedValues[Face]):
-    """Values that are STRINGs, for other programs too; their leases are beside them.
-
-    One that was stored while it was computed is not replaced. With a ttl of None none expires.
-    """
-
-    def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
-        super().__init__(driver, component, name, ttl or 0, 0)
-        if ttl is None:
-            self._lifetime = 0
-
-    def _reads(self, key: str) -> list[Command]:
-        return [self._at(key, "GET", key, idempotent=True)]
-
-    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
-        return None if replies[0] is None else _read(replies[0], 0)
-
-    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
-        lease = lease_beside(key)
-        call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
-        return call._replace(key=key, idempotent=True)
-
-
 def _read(value: Any, milliseconds: int) -> CacheRead:
     if not isinstance(value, bytes):
         raise TypeError(f"a value is a {type(value).__name__}")
     return value, None, max(0, milliseconds) / 1000
-
-
-def lease_beside(key: str) -> str:
-    """Return the key of a STRING's lease; it has the same slot unless the key has an odd brace."""
-    data = key.encode()
-    return f"lease:{key}" if hash_tag(data) != data else f"lease:{{{key}}}"

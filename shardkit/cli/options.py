@@ -28,7 +28,7 @@ from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.entry import Entry, entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import SAMPLE_SIZE
-from shardkit.errors import ConfigError, ConfigServerError, counted
+from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, counted
 from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
@@ -192,8 +192,18 @@ class StructureOptions:
     @contextmanager
     def opened(self, kind: Callable[..., S]) -> Iterator[S]:
         """Open the structure with a kit's method, such as `ShardKit.queues`."""
+        with self.kit() as kit:
+            yield kind(kit, self.name, component=self.component)
+
+    @contextmanager
+    def kit(self) -> Iterator[ShardKit]:
+        """Open a kit, and have the error for a missing component name the option."""
         with opened(self.where) as topology:
-            yield kind(topology.kit, self.name, component=self.component)
+            try:
+                yield topology.kit
+            except MissingEntryError as error:
+                remedy = f"name another with --component, or {error.remedy}"
+                raise type(error)(error.message, remedy) from error
 
 
 def structure(component: str, name: str) -> Any:

@@ -32,7 +32,8 @@ from shardkit.cli.text import one_line, printable, reason, shortened
 PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
 _UNLIMITED = 100_000  # columns, where nothing is folded
-_WORD = 24  # characters of a word that are not folded in text
+_WORD = 24  # characters of a word that are not folded in text, where there is room
+_LEAST = 14  # the same in any case
 
 GOOD, BAD, WARN, DIM, STRONG = "green", "red", "yellow", "dim", "bold"
 
@@ -248,12 +249,15 @@ def _rendered(table: Table, width: int) -> RichTable:
     shown = list(range(len(table.columns)))
     left_out: list[str] = []
     gap = 2 if sum(widths) + 2 * (len(shown) - 1) <= width else 1
-    numbers = [n for n in shown if table.columns[n].right]
+    numbers = [n for n in shown if table.columns[n].right and not table.columns[n].identifies]
     while numbers and sum(least[n] + gap for n in shown) - gap > width:
         shown.remove(numbers[-1])
         left_out.append(table.columns[numbers.pop()].title)
+    for _ in range(sum(least[n] + gap for n in shown) - gap - width):
+        widest = max(shown, key=lambda n: least[n] * table.columns[n].folds)
+        least[widest] -= table.columns[widest].folds and least[widest] > _LEAST
     widths = [min(most, max(width, word)) for most, word in zip(widths, least, strict=True)]
-    words = [_longest(" ".join(cells).split()) for cells in texts]
+    words = [min(_longest(" ".join(cells).split()), width // 3) for cells in texts]
     for _ in range(sum(widths[n] + gap for n in shown) - gap - width):
         # Where there is room elsewhere, no word is broken.
         whole = [n for n in shown if widths[n] > max(words[n], least[n])]

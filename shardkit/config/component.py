@@ -30,6 +30,7 @@ from shardkit.errors import (
     ShardCountError,
     counted,
 )
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.keys import KeyRoutes, key_routes
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
@@ -135,6 +136,8 @@ class Component:
     held: bool = field(init=False, repr=False)  # whether one of its shards is being moved
     # Whether keys with a common hash tag may live on different shards.
     splits_tags: bool = field(init=False, repr=False)
+    # Until when, in monotonic seconds, callers may have located keys before a split; 0 for never.
+    split_until: float = field(init=False, repr=False, default=0.0)
 
     def __post_init__(self) -> None:
         fields = vars(self)  # frozen for all others
@@ -502,7 +505,7 @@ def component_of(name: str, stored: Stored, server: str = "") -> Component | Non
             )
         return None
     described = stored.get(shards_key(name)) if problem is None else None
-    routes = () if described is None else json.loads(described).get("routes", ())
+    routes = () if described is None else parse_json(described).get("routes", ())
     return Component(name, entry, tuple(shards), placement, epoch, by_hand, problem, tuple(routes))
 
 
@@ -528,7 +531,7 @@ def _shard(name: str, n: int, count: int, stored: Stored, server: str) -> Entry:
 def _is_spare(text: bytes | str) -> bool:
     """Return whether an entry beyond the count is marked as intended."""
     with suppress(ValueError):
-        fields = json.loads(text)
+        fields = parse_json(text)
         return isinstance(fields, dict) and fields.get("spare") is True
     return False
 
@@ -546,7 +549,7 @@ def _tombstone(stored: bytes | str) -> str:
     text = stored.decode(errors="replace") if isinstance(stored, bytes) else stored
     message = ""
     with suppress(ValueError):
-        fields = json.loads(text)
+        fields = parse_json(text)
         if isinstance(fields, dict):
             text, message = str(fields.get("epoch")), str(fields.get("message") or "")
     return f"epoch {text[:20]}" + (f": {message[:_LONGEST_MESSAGE]}" if message else "")

@@ -61,6 +61,7 @@ from shardkit.errors import (
     PushRefusedError,
     RetiredError,
     counted,
+    natural,
 )
 from shardkit.operations.commands import Key
 from shardkit.operations.reply_kinds import are_texts
@@ -138,7 +139,7 @@ def diff(
     """
     default = None if isinstance(sample, Mapping) else sample
     changes = []
-    for name in sorted({*current, *wanted}):
+    for name in sorted({*current, *wanted}, key=natural):
         before, after = current.get(name), wanted.get(name)
         change = _change(name, before, after)
         if before is not None and after is not None:

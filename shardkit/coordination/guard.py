@@ -278,7 +278,7 @@ _ONE = Script("coordination/one", "return redis.call(unpack(ARGV))")
 @lru_cache(maxsize=1024)
 def _fenced(text: Script) -> Script:
     """Return a script that checks the token, then runs another script."""
-    return Script(text.name, script("coordination/fence").text + text.text)
+    return Script(text.name, script("coordination/fence").text + text.text, unplaced=1)
 
 
 def _stale(errors: ShardErrors) -> StaleTokenError | None:

@@ -45,7 +45,14 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
-from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
+from shardkit.operations.commands import (
+    Command,
+    Partial,
+    Pause,
+    Replies,
+    raise_failures,
+    refused_data,
+)
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import wait_seconds
@@ -276,7 +283,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         """Acquire it on a majority of the servers; arguments and result: see `Holdable.acquire`.
 
         Raises:
-            DamagedDataError: damaged data on a server leaves no majority.
+            DamagedDataError, NewerFormatError: data on servers leaves no majority.
             ShardErrors: missing rights leave no majority.
             DeadlineExceeded: the caller's deadline has passed.
 
@@ -344,7 +351,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         return None, [
             failure
             for failure in failures
-            if isinstance(failure.error, NoPermissionError) or damage_in(failure)
+            if isinstance(failure.error, NoPermissionError) or refused_data(failure)
         ]
 
     @operation

@@ -45,7 +45,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, parse_json, shown
 from shardkit.operations.commands import Argument, Command, Locate, Partial, Pause, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -57,6 +57,7 @@ from shardkit.operations.operation import (
     Stream,
     Structure,
     operation,
+    relocated,
     stream,
 )
 from shardkit.structures.base.arguments import (
@@ -199,6 +200,10 @@ class Transfers(Structure[Face]):
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
+        return (yield from self._issue(texts))
+
+    @relocated
+    def _issue(self, texts: Mapping[str, str]) -> Operation[TransferResult]:
         places = yield Locate([(self.component, self._key(name)) for name in texts])
         if all(place == places[0] for place in places):
             names = list(texts)
@@ -382,10 +387,10 @@ class Transfers(Structure[Face]):
 
     def _accounts_in(self, id_: str, record: bytes) -> list[str]:
         try:
-            accounts: list[str] = json.loads(record.partition(b" ")[2])
+            accounts: list[str] = parse_json(record.partition(b" ")[2])
             for name in accounts:
                 check_tag(self.name, "name", name)
-        except (ValueError, TypeError, RecursionError, InvalidArgumentError):
+        except (ValueError, TypeError, InvalidArgumentError):
             log, _ = self._log_keys(_log_of(id_))
             text = f"{id_}={shown(record)}"
             raise damage(self.component, log, text, "a record of a transfer") from None
@@ -461,9 +466,9 @@ class Transfers(Structure[Face]):
             raise damage(at, key, str(error)[:100], "an account") from None
         for id_, text in zip(reply[1][::2], reply[1][1::2], strict=True):
             try:
-                changes, require, new = json.loads(text)
+                changes, require, new = parse_json(text)
                 account.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
-            except (ValueError, TypeError, RecursionError) as error:
+            except (ValueError, TypeError) as error:
                 note = f"{shown(id_)}={shown(text)}: {error}"
                 raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
             if (require or new) and id_ not in locks:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from shardkit.admin.doctor.scan import Database, databases_of, distinct_shards
 from shardkit.errors import InvalidArgumentError, ShardKitError, shortened
 from shardkit.kit.kit import ShardKit
+from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.commands import Command, Partial
 from shardkit.structures import codec
 from shardkit.structures.base.parameters import meta_key
@@ -36,19 +37,24 @@ _READERS: Mapping[str, tuple[str, Callable[[Any, bytes, int], Any]]] = {
 def keys_of(kit: ShardKit, component: str, pattern: str, cursor: str) -> dict[str, Any]:
     """Return some of a component's keys, and the cursor of the next ones; empty after the last.
 
-    Cost: at most 50 SCANs of 200 keys, and three commands for each key that is found.
+    Shards that cannot be read are skipped; ``failed`` has why. Cost: at most 50 SCANs of 200 keys,
+    and three commands for each key that is found.
     """
     databases = _databases(kit, component)
     at, number = _numbers(cursor or "0:0", len(databases))
-    rows: list[dict[str, Any]] = []
+    rows, failed = list[dict[str, Any]](), dict[str, str]()
     for _ in range(_SCANS):
         database = databases[at]
-        number, keys = database.client.scan(number, match=pattern or "*", count=_PAGE)
-        rows += _described(database, at, keys)
+        try:
+            number, keys = database.client.scan(number, match=pattern or "*", count=_PAGE)
+            rows += _described(database, at, keys)
+        except ServerErrors as error:
+            failed[str(database.shard)], number = str(error), 0
         at += number == 0
         if at == len(databases) or len(rows) >= _SHOWN:
             break
-    return {"keys": rows, "cursor": "" if at == len(databases) else f"{at}:{number}"}
+    following = "" if at == len(databases) else f"{at}:{number}"
+    return {"keys": rows, "cursor": following, "failed": failed}
 
 
 def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, Any]:

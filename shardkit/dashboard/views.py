@@ -26,7 +26,7 @@ from shardkit.config.component import Component
 from shardkit.config.store import diff
 from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, changes_at_work
 from shardkit.dashboard.keys import value_of
-from shardkit.errors import ConfigError, MissingExtraError, ShardKitError
+from shardkit.errors import ConfigError, MissingExtraError, ShardKitError, natural
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics import Statistics
 from shardkit.metrics.logs import SEVERITIES
@@ -472,7 +472,7 @@ class Views:
             "epoch": store.read_epoch(config),
             "entries": {
                 name: {str(shard): entry.masked() for shard, entry in component.entries()}
-                for name, component in sorted(components.items())
+                for name, component in sorted(components.items(), key=lambda item: natural(item[0]))
             },
             "pushes": [
                 {

@@ -19,10 +19,18 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit import log_records
 from shardkit.callbacks import run
-from shardkit.errors import DamagedDataError, NewerFormatError, StructureError, counted
+from shardkit.errors import DamagedDataError, StructureError
 from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, NO_CITY, WHOLE, Block, blocks, entries
-from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
-from shardkit.operations.arguments import shown
+from shardkit.geo.readers import (
+    CITIES_AT_ONCE,
+    IPV4,
+    IPV6,
+    Address,
+    City,
+    ImportInput,
+    address_number,
+)
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Operation, Stream, pages
@@ -36,10 +44,10 @@ from shardkit.structures.base.check import (
 )
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.members import escaped
+from shardkit.structures.base.parameters import format_of
 from shardkit.structures.hash.sharded_hash import ShardedHash
 
 IMPORT_AGAIN = "import again"
-FORMAT = 1  # of all that is stored of a generation; absent in its record, it is 1
 _STATES: Final = {b"importing", b"left", b"retired"}
 
 
@@ -72,16 +80,11 @@ class Generations:
     def parse(self, stored: bytes) -> Generation:
         """Return a generation from its stored form."""
         try:
-            fields = json.loads(stored)
-            format_ = fields.get("format", FORMAT)
-            if isinstance(format_, int) and format_ > FORMAT:
-                raise NewerFormatError(
-                    f"the current generation has format {format_}, this release reads {FORMAT}",
-                    "use the release that imported it, or a later one",
-                )
+            fields = parse_json(stored)
+            format_of(self.home, "the current generation", str(fields.get("format", 1)))
             known = {name: fields[name] for name in Generation._fields}  # others are later ones
             return Generation(**{**known, "levels": tuple(known["levels"])})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             actual = f"current={shown(stored)}"
             remedy = "import again, or upgrade this program if a later release wrote it"
             raise damage(self.home, self.key, actual, "a generation", remedy) from None
@@ -166,7 +169,6 @@ Progress: TypeAlias = Callable[[str, int], None]
 
 BLOCKS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 4_000_000
-CITIES_AT_ONCE: Final = 10_000
 CITIES_A_PART: Final = 128
 _KEYS_LOCATED: Final = 10_000  # by which servers are found
 _SCANNED: Final = 2_000  # of a server's keys, in one command
@@ -346,20 +348,18 @@ class BlockStore:
         return CityTable(self._driver, self._component, f"{self._name}:{generation}:cities")
 
     def write(
-        self, number: int, source: ImportInput, progress: Progress, now: float
+        self,
+        number: int,
+        source: ImportInput,
+        cities: Iterable[list[tuple[int, City]]],
+        progress: Progress,
+        now: float,
     ) -> Operation[Generation]:
         """Write everything that an import reads; return the new generation."""
         table = self.table(number)
-        for page in pages(source.cities(), CITIES_AT_ONCE):
+        for page in cities:
             yield from table.write(page)
             run(progress, "cities", source.numbered)
-        if not source.read:
-            first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
-            raise StructureError(
-                f"{self._name}: no range could be read, "
-                f"{counted(source.skipped, 'line')} skipped{first}",
-                "specify the file's format (nothing was changed)",
-            )
         levels: set[int] = set()
         count = 0
         for turn, portion in enumerate(portions(blocks(source.ranges()))):
@@ -401,8 +401,16 @@ class BlockStore:
         yield from self.table(number).hash.delete(force=True)
         return (yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists))
 
-    def remove_unlisted(self) -> Operation[int]:
-        """Remove what is left of all generations; return how many keys.
+    def refuse_unlisted(self) -> Operation[None]:
+        """Refuse keys of a generation if no record says that there is one."""
+        if (yield from self._generations.read())[1] == {} and (
+            yield from self.of_unlisted("EXISTS")
+        ):
+            key, wanted = self._generations.key, "the record of the generations that have keys"
+            raise damage(self._generations.home, key, "nothing", wanted, IMPORT_AGAIN)
+
+    def of_unlisted(self, name: str) -> Operation[int]:
+        """Send a command for each key of any generation; return the sum of the replies.
 
         Cost: an exchange for each 2,000 keys of a server, with all servers at once.
         """
@@ -421,7 +429,7 @@ class BlockStore:
                 if first <= slot <= last
             }
         own = re.compile(rb"%b:\d+:([46]|cities|keys):" % re.escape(self._name.encode()))
-        removed, cursors = 0, dict.fromkeys(places.values(), b"0")
+        total, cursors = 0, dict.fromkeys(places.values(), b"0")
         while cursors:
             scan = ("MATCH", f"{escaped(self._name)}:[0-9]*:*", "COUNT", _SCANNED)
             replies = yield [
@@ -430,10 +438,10 @@ class BlockStore:
             ]
             unlisted = [key for _, keys in replies for key in keys if own.match(key)]
             if unlisted:
-                removed += sum((yield Columns.each(self._component, "UNLINK", unlisted)))
+                total += sum((yield Columns.each(self._component, name, unlisted)))
             following = zip(cursors, (cursor for cursor, _ in replies), strict=True)
             cursors = {key: cursor for key, cursor in following if cursor != b"0"}
-        return removed
+        return total
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
         """Load a generation into this process."""

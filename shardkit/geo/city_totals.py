@@ -1,28 +1,26 @@
 """Totals of log lines by day and country, region or city, added file by file, each file once.
 
 The process that reads lines counts them (`LogTally`), and sends only totals, as increments: several
-files may have lines of the same day. The script that adds a file's totals also records that the
-file is done, so a failed add can safely be repeated. The totals are first written to temporary
-keys, in portions, because a script should not have too many arguments.
+files may have lines of the same day. The script that adds a page of a file's totals also records
+the page, so a failed add can safely be repeated, and continues.
 
 All keys of a day share a hash tag, so they live on one server. docs/ip-to-city.md lists them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import secrets
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Final
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.readers import City
-from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Transaction
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -44,13 +42,13 @@ from shardkit.structures.base.check import (
     confirmed,
     contents,
     lengths,
+    read_or_note,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
 _AT_ONCE: Final = 1000
-_TEMPORARY: Final = 3600  # seconds until temporary totals expire if they were not added
 
 
 class LogTally:
@@ -123,41 +121,38 @@ class CityTotals(Structure[Face]):
         ``file`` identifies the file, such as its name. ``tally`` has all its counts: each day of a
         file is added only once.
 
+        More than 1,000 totals of a day are added in steps: `top` has some of them before all.
+
         Raises:
             InvalidArgumentError: the file has no name.
-            ShardErrors: a shard failed; days on other shards were added. Call it again.
+            ParameterMismatchError: part of other counts of this file was added.
+            ShardErrors: a shard failed; some totals were added. Call it again: it continues.
 
-        Cost: at most three exchanges, and one more for every 1,000 totals; one command for 1,000
-        totals of each kind and day.
+        Cost: one exchange for every 1,000 totals of each day, one for each day that was added.
         """
         if not isinstance(file, str) or not file:
             raise InvalidArgumentError(f"{self.name}: file={shown(file)}", "give its name")
-        days = sorted(tally.counts)
-        if not days:
-            return False
-        keys = [self._key("done", day) for day in days]
-        done = yield [self._at(key, "SISMEMBER", key, file) for key in keys]
-        new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
-        if not new:
-            return False
-        turn = secrets.token_hex(8)
         added = 0
-        for day in new:
-            keys = [self._key("done", day)]
-            for kind in KINDS:
-                beside = self._key(f"adding:{turn}:{kind}", day)
-                totals: Counter[str] = Counter()
-                for city, count in tally.counts[day].items():
-                    totals[member_of(kind, city)] += count
-                for page in pages(totals.items(), _AT_ONCE):
-                    flat = [part for member, total in page for part in (total, member)]
-                    adds = self._at(beside, "ZADD", beside, *flat)
-                    ends = self._at(beside, "EXPIRE", beside, _TEMPORARY)
-                    yield [Transaction(self.component, beside, (adds, ends))]
-                keys += [self._key(kind, day), beside]
-            call = lua_call(self.component, "geo/add_totals", keys, [file])
-            [was_new] = yield [call]
-            added += was_new
+        for day in sorted(tally.counts):
+            keys = [self._key(prefix, day) for prefix in ("done", "adding", *KINDS)]
+            totals: Counter[tuple[int, str]] = Counter()
+            for city, count in tally.counts[day].items():
+                for n, kind in enumerate(KINDS, 1):
+                    totals[n, member_of(kind, city)] += count
+            rows, at = list(pages(sorted(totals.items()), _AT_ONCE)), 0
+            digest = hashlib.sha1(repr(rows).encode(), usedforsecurity=False).hexdigest()[:16]
+            while 0 <= at < len(rows):
+                flat = [
+                    part for (kind, member), total in rows[at] for part in (kind, total, member)
+                ]
+                args = (file, at, len(rows), digest, *flat)
+                [at] = yield [lua_call(self.component, "geo/add_totals", keys, args)]
+            if at == -2:
+                raise ParameterMismatchError(
+                    f"{self.name}: part of other totals of {shown(file)} was added to {day}",
+                    "give each file another name, and count it the same way each time",
+                )
+            added += at > 0
         return added > 0
 
     @operation
@@ -194,7 +189,7 @@ class CityTotals(Structure[Face]):
         Cost: one exchange.
         """
         after = duration(self.name, time)
-        keys = [self._key(kind, self._day(day)) for kind in (*KINDS, "done")]
+        keys = [self._key(kind, self._day(day)) for kind in (*KINDS, "done", "adding")]
         replies = yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]
         return any(replies)
 
@@ -216,6 +211,13 @@ class CityTotals(Structure[Face]):
         read = yield from contents(self.component, "ZSET", keys, notes, repair, loses)
         done = self._key("done", day)
         [files] = yield from lengths(self.component, "SET", [done], notes, repair, loses)
+        adding = self._key("adding", day)
+        read_adding = [self._at(adding, "HGETALL", adding)]
+        [flat] = yield from read_or_note(read_adding, notes, repair, loses)
+        if flat:
+            actual = f"{shown(flat[0])}={shown(flat[1])}"
+            error = damage(self.component, adding, actual, "whole files")
+            notes.append(Suspicion(error, "add the file again: that continues"))
 
         def note(key: str, actual: str, expected: str) -> None:
             error = damage(self.component, key, actual, expected)
@@ -261,9 +263,9 @@ def _place(kind: str, member: bytes) -> City | None:
     try:
         if kind == "country":
             return City("", "", member.decode())
-        names = json.loads(member)
+        names = parse_json(member)
         if len(names) == KINDS.index(kind) + 1 and all(isinstance(part, str) for part in names):
             return City(*["", *names][-3:])
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         pass
     return None

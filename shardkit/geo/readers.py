@@ -28,8 +28,9 @@ from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from shardkit.config.entry import open_regular
-from shardkit.errors import InvalidArgumentError, extra
-from shardkit.operations.arguments import shown
+from shardkit.errors import InvalidArgumentError, StructureError, counted, extra
+from shardkit.operations.arguments import parse_json, shown
+from shardkit.operations.operation import pages
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
 
@@ -447,11 +448,11 @@ def _jsonl(file: File, names: Sequence[str]) -> Iterator[Item]:
         if not text.strip():
             continue
         try:
-            record = json.loads(text)
+            record = parse_json(text)
             if not isinstance(record, dict):
                 raise ValueError("is not an object")
             yield _from_object([record.get(name) for name in names], line, lines.source)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             yield SkippedLine(line, _reason(error), lines.source)
 
 
@@ -601,6 +602,7 @@ def _reason(error: Exception) -> str:
 
 
 RANGES_IN_MEMORY: Final = 200_000
+CITIES_AT_ONCE: Final = 10_000
 SKIPPED_SHOWN: Final = 10
 MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
@@ -659,6 +661,16 @@ class ImportInput:
                 raise InvalidArgumentError(
                     f"{shown(item)} cannot be imported", "give City, IpRange and SkippedLine"
                 )
+
+    def pages(self, owner: str) -> Iterator[list[tuple[int, City]]]:
+        """Yield `cities` by page; then refuse input of which no range could be read."""
+        yield from pages(self.cities(), CITIES_AT_ONCE)
+        if not self.read:
+            first = "".join(f" ({skipped})" for skipped in self.first_skipped[:1])
+            raise StructureError(
+                f"{owner}: no range could be read, {counted(self.skipped, 'line')} skipped{first}",
+                "specify the file's format (nothing was changed)",
+            )
 
     def ranges(self) -> Iterator[Numbered]:
         """Return the ranges in order, disjoint, with adjacent ranges of one city merged."""

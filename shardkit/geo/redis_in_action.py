@@ -14,13 +14,13 @@ Such a score stands for the address 2^32 + score.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
 
 from shardkit.geo.readers import IPV4, City, IpRange, Item, SkippedLine, source_id
+from shardkit.operations.arguments import parse_json
 
 __all__ = ["redis_in_action"]
 
@@ -69,9 +69,9 @@ def _by_address(client: redis.Redis, key: str) -> Iterator[tuple[int, Any, float
 
 def _city(key: str, field: str, value: Any) -> Item:
     try:
-        names = json.loads(value)
+        names = parse_json(value)
         city, region, country = ("" if name is None else str(name) for name in names[:3])
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return SkippedLine(0, f"the city {field} is not a JSON list of three names", key)
     return City(city, region, country, source_id(field))
 

@@ -227,7 +227,8 @@ class SessionMiddleware:
     """Sessions whose data is on the servers: ``request.session``, a dict; the cookie has an id.
 
     It has texts, numbers, lists and dicts. ``request.session.renew()`` gives it another id, as is
-    due at log-in. Requests of one user at the same time: the last one's changes stay.
+    due at log-in. Requests of one user at the same time: the last one's changes stay. A WebSocket's
+    changes are stored when it is accepted, and at its end.
 
     Args:
         component: where sessions live, each on the shard of its id.
@@ -266,7 +267,7 @@ class SessionMiddleware:
         session = scope["session"] = await sessions.load(given)
 
         async def saved(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.accept"):
                 await sessions.save(session)
                 if session.id or given:
                     age = sessions.ttl if session.id else 0
@@ -276,6 +277,8 @@ class SessionMiddleware:
             await send(message)
 
         await self._app(scope, receive, saved)
+        if session.id:  # it may have changed since; its cookie is sent
+            await sessions.save(session, renew=False)
 
 
 def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:

@@ -22,7 +22,7 @@ from shardkit.errors import (
     ShardKitError,
     ShardUnavailable,
 )
-from shardkit.operations.arguments import Seconds
+from shardkit.operations.arguments import Seconds, parse_json
 from shardkit.operations.commands import Argument
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_seconds
@@ -100,7 +100,7 @@ class Sessions(Structure[Face]):
             [stored] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
             if stored is not None:
                 try:
-                    session.update(json.loads(stored))
+                    session.update(parse_json(stored))
                     session._stored = stored.decode()
                 except (ValueError, TypeError):
                     raise DamagedDataError(self.name, "no JSON", "a session") from None
@@ -108,20 +108,21 @@ class Sessions(Structure[Face]):
         return session
 
     @operation
-    def save(self, session: WebSession) -> Operation[None]:
+    def save(self, session: WebSession, renew: bool = True) -> Operation[None]:
         """Store a session if it has changed; the last one of several requests stays.
 
-        One that another request has deleted is not stored. Cost: at most one exchange.
+        One that another request has deleted is not stored. Cost: at most one exchange, and one more
+        for a new id, as the old one ends only when that is stored.
         """
         text, old = json.dumps(session), session.id
-        commands = []
-        if old and (session._renewed or not session):
+        ends = bool(old) and ((session._renewed and renew) or not session)
+        if session and (ends or text != session._stored):
+            only: tuple[Argument, ...] = ("XX",) if old and not ends else ()
+            new = old if only else secrets.token_urlsafe(32)
+            key = f"{self.name}:{new}"
+            yield [self._at(key, "SET", key, text, "EX", self.ttl, *only)]
+            session.id, session._stored, session._renewed = new, text, False
+        elif ends:
             session.id = ""
-            commands.append(self._at(f"{self.name}:{old}", "UNLINK", f"{self.name}:{old}"))
-        if session and (text != session._stored or not session.id):
-            only: tuple[Argument, ...] = ("XX",) if session.id else ()
-            session.id = session.id or secrets.token_urlsafe(32)
-            key = f"{self.name}:{session.id}"
-            commands.append(self._at(key, "SET", key, text, "EX", self.ttl, *only))
-        if commands:
-            yield commands
+        if ends:
+            yield [self._at(f"{self.name}:{old}", "UNLINK", f"{self.name}:{old}")]

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import check_number, is_number, rows_of, shown
+from shardkit.operations.arguments import check_number, is_number, parse_json, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -143,10 +143,10 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
     try:
         _, words, size = _HEADER.unpack_from(stored)
         start = _HEADER.size + words
-        requirements: dict[str, int] = json.loads(stored[start : start + size])
+        requirements: dict[str, int] = parse_json(stored[start : start + size])
         if not all(type(number) is int for number in requirements.values()):
             raise ValueError("a number that is none")
-    except (ValueError, AttributeError, RecursionError, struct.error) as error:
+    except (ValueError, AttributeError, struct.error) as error:
         raise DamagedDataError(key, f"requirements that cannot be read: {error}", "a job") from None
     return requirements
 
@@ -289,7 +289,7 @@ class JobSearch(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
 
-        Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
+        Cost: an exchange for about 500 skills of jobs, for 20,000 postings, for 64 jobs and for
         64 keys of the lexicon.
         """
         yield from check_parts(

@@ -100,25 +100,29 @@ class _ForAllShards(ManyServers):
     ) -> Generator[Callable[[], Any], Any, Any]:
         """Send a command to all shards, yielding what to call; return the merged reply."""
         awaiting, router = self._is_async_client, self._router
-        component, plane = router._now(), router._plane.plane()
+        plane = router._plane.plane()
         client_of = plane.clients.aget if awaiting else plane.clients.get
         link_of = plane.alink if awaiting else plane.link
         targets: list[_Recipient] = []
         with call(), observed("all"):
-            for shard, shards in distinct(component, merge.by).items():
-                tags = [""]
-                if component.entry_of(shard).is_cluster:
-                    client = client_of(component, shard.number)
-                    if awaiting:
-                        yield client.initialize
-                    elif client.get_default_node() is None:
-                        learn_slots(client)
-                    tags = tags_of_masters(client)
-                targets += [_Recipient(shard, tag, shards) for tag in tags]
-            sent = args + (merge.more if len(args) == 1 else ())
-            batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
-            link = link_of(raw=NEVER_DECODE in options, read_from=router._site.read_from)
-            replies: Replies = yield partial(plane.sender(link, component), batch)
+            while True:
+                component, targets = router._now(), []
+                for shard, shards in distinct(component, merge.by).items():
+                    tags = [""]
+                    if component.entry_of(shard).is_cluster:
+                        client = client_of(component, shard.number)
+                        if awaiting:
+                            yield client.initialize
+                        elif client.get_default_node() is None:
+                            learn_slots(client)
+                        tags = tags_of_masters(client)
+                    targets += [_Recipient(shard, tag, shards) for tag in tags]
+                sent = args + (merge.more if len(args) == 1 else ())
+                batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
+                link = link_of(raw=NEVER_DECODE in options, read_from=router._site.read_from)
+                replies: Replies = yield partial(link.send, batch)
+                if router._now().layout == component.layout:  # else a split has taken place
+                    break
         numbers = {target.shard.number for target in targets}
         tables = plane.clients.callbacks(component, numbers, awaiting)
         placed: dict[Shard, list[Any]] = {}

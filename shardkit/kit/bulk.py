@@ -102,7 +102,7 @@ def each(
     for page in _pages(keys):
         numbers = numbers_of(component, page)
         batch = Columns.each(component.name, name, page, *args)
-        batch.numbers = numbers
+        batch.placed = component, numbers
         replies = yield batch
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)

@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from redis import Redis
-from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
+from redis.commands.core import AsyncDataAccessCommands, CoreCommands, DataAccessCommands
 
 from shardkit.config.component import Component
-from shardkit.errors import CrossShardError, RoutingError
+from shardkit.errors import RoutingError
 from shardkit.kit.merges import split_of, without_key
-from shardkit.network.links.grouping import locate
+from shardkit.network.links.grouping import live_apart, locate
 from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
 
@@ -45,9 +45,10 @@ class _RouterCommands:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_") or not hasattr(Redis, name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            everywhere = f" router.all.{name}()," if hasattr(CoreCommands, name) else ""
             raise AttributeError(
                 f"a router has no {name}(): it is for one connection or server; "
-                f"use router[key].{name}(), router.all.{name}(), or a client: for client in router"
+                f"use router[key].{name}(),{everywhere} or a client: for client in router"
             )
 
 
@@ -76,11 +77,7 @@ def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None
             return first if len(set(locate(Locate(targets), {now.name: now}))) == 1 else None
         shards = dict.fromkeys(component().shard_of(args[position]) for position in positions)
         if len(shards) > 1:
-            shown = ", ".join(map(str, shards))
-            raise CrossShardError(
-                f"{command_name(args)}: the keys live on different shards ({shown})",
-                "use a common {tag} in the names of keys that belong together",
-            )
+            raise live_apart(command_name(args), shards)
     return first
 
 

@@ -17,12 +17,11 @@ from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Batch, Columns, Command, Key, Shard, Transaction
+from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_integer, check_seconds
 
@@ -127,14 +126,6 @@ class ClientPlane:
             return NearLink(link, self.near, raw)  # type: ignore[return-value]
         return link
 
-    def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
-        """Return what sends batches whose keys one version of the component has placed."""
-
-        def send(batch: Batch) -> Any:
-            return link.send(batch, topology=_Pinned(component, self.topology, batch))
-
-        return send
-
     def readers(self, read_from: ReadFrom | None) -> ReaderClients:
         """Return the clients that read where a call or, without that, the entries say."""
         readers = self._readers.get(read_from)
@@ -192,48 +183,6 @@ class ClientPlane:
     def cached(self, component: str) -> Component:
         """Return a component that was read, or raise MissingEntryError; a stale one is reread."""
         return self.topology.fresh(component) or self.topology.last_known(component)
-
-
-class _Pinned(Topology):
-    """A topology of one version of one component, by which a call placed the keys of a batch."""
-
-    def __init__(self, component: Component, topology: Topology, batch: Batch) -> None:
-        self._component = component
-        self._topology = topology
-        self._batch = batch
-
-    def reread(self, name: str) -> Component:
-        return self._replaced_by(self._topology.reread(name))
-
-    async def areread(self, name: str) -> Component:
-        return self._replaced_by(await self._topology.areread(name))
-
-    def _replaced_by(self, newer: Component) -> Component:
-        """Use a newer version unless it would separate keys of one command or transaction."""
-        if newer.layout == self._component.layout:
-            self._component = newer
-        elif all(_stays_together(self._batch[n], newer) for n in range(len(self._batch))):
-            if isinstance(self._batch, Columns):
-                self._batch.numbers = None  # of the former shards
-            self._component = newer
-        return self._component
-
-    def component(self, name: str) -> Component:
-        return self._component
-
-    async def acomponent(self, name: str) -> Component:
-        return self._component
-
-    def fresh(self, name: str) -> Component:
-        return self._component
-
-
-def _stays_together(request: Command | Transaction, component: Component) -> bool:
-    keys = keys_in(request)
-    if isinstance(request.to, Shard) or None in keys:
-        return False
-    named = [key for key in keys if key is not None]
-    return not component.shards or len(set(component.place_all(named))) == 1
 
 
 class DefaultPlane:

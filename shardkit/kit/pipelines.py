@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.errors import RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
 from shardkit.kit.lookup import CallSite, Plane
@@ -25,8 +25,10 @@ from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
-from shardkit.network.links.grouping import locate
+from shardkit.network.links.grouping import live_apart, locate
 from shardkit.network.links.resp import pack
+from shardkit.network.links.server_request import refused_by_split
+from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -37,6 +39,7 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     Shard,
+    is_separated,
     raise_failures,
 )
 from shardkit.operations.deadlines import call
@@ -46,6 +49,7 @@ _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
 _NAME, _KEY = itemgetter(0), itemgetter(1)
+_UNSENT: Any = object()  # in place of a reply
 
 
 class _CollectedCommand(NamedTuple):
@@ -64,10 +68,25 @@ class _ShardCommand:
         self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
     ) -> None:
         self.shard = shard
-        self.command = as_command(shard, key, args)
+        self.command = as_command(shard.component, key, args)
         self.keys = keys  # their indexes among the command's keys
         self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
-        self.reply: Reply = None
+        self.reply: Reply = _UNSENT
+
+    def placed_again(self, newer: Component) -> list[_ShardCommand]:
+        """Return the shares by a newer version; itself if it was executed, or is refused now."""
+        if not (self.reply is _UNSENT or is_separated(self.reply)):
+            return [self]
+        try:
+            options = {NEVER_DECODE: True} if self.undecoded else {}
+            parts = _split(self.command.args, options, newer)
+        except RoutingError as error:
+            address = getattr(self.reply, "address", "")
+            self.reply = refused_by_split(self.command, error, self.shard, address)
+            return [self]
+        for part in parts:
+            part.keys = [self.keys[n] for n in part.keys]
+        return parts
 
 
 class _CommandCollector(ManyServers):
@@ -150,10 +169,10 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         with call(), observed("pipeline"):
             component = plane.topology.component(self._site.component)
             component = self._site.checked(plane.topology, component)
-            prepared = _Prepared(commands, component)
+            prepared = _Prepared(commands, component, plane.topology)
             for raw, batch in prepared.exchanges():
                 link = plane.link(raw=raw, read_from=self._site.read_from)
-                prepared.receive(plane.sender(link, component)(batch))
+                prepared.receive(link.send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
@@ -175,10 +194,10 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         with call(), observed("pipeline"):
             component = await plane.topology.acomponent(self._site.component)
             component = self._site.checked(plane.topology, component)
-            prepared = _Prepared(commands, component)
+            prepared = _Prepared(commands, component, plane.topology)
             for raw, batch in prepared.exchanges():
                 link = plane.alink(raw=raw, read_from=self._site.read_from)
-                prepared.receive(await plane.sender(link, component)(batch))
+                prepared.receive(await link.send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -205,11 +224,14 @@ class _Prepared:
     """Commands prepared for sending, by one version of the component.
 
     Most are *rows*: a name, its only key, further arguments, and no options. Rows are placed,
-    packed and finished together. All other commands are split first. One execution uses one version
-    of the component: commands split by one version must not be sent by another.
+    packed and finished together. All other commands are split first. Commands split by one version
+    of the component must not be sent by another: after a split, what is left is split again.
     """
 
-    def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
+    def __init__(
+        self, commands: Sequence[tuple[Any, ...]], component: Component, topology: Topology
+    ) -> None:
+        self._topology = topology
         self._commands = commands
         self._component = component
         self._parts: dict[int, list[_ShardCommand]] = {}  # of split commands, by index
@@ -260,23 +282,40 @@ class _Prepared:
         """
         component = self._component
         split = (part for parts in self._parts.values() for part in parts)
-        if not any(
+        plain = not any(
             part.undecoded or part.command.script or part.command.block is not None
             for part in split
-        ):
-            if self._rows:
-                rows = Columns.of_rows(component.name, self._keys, self._rows, self._numbers)
-                yield False, rows
+        )
+        if plain and self._rows:
+            placed = component, self._numbers
+            yield False, Columns.of_rows(component.name, self._keys, self._rows, placed)
+        if plain and not (self._replies.failed and any(map(is_separated, self._replies))):
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)
             for n, command in enumerate(self._commands)
         }
+        self._sent_parts = [part for parts in self._parts.values() for part in parts]
+        self.receive(self._replies)
+        exchanges = self._exchanges()
+        while True:
+            if any(is_separated(part.reply) for part in self._sent_parts):
+                self._place_again(self._topology.last_known(component.name))
+                exchanges = self._exchanges()
+            if not exchanges:
+                return
+            raw, self._sent_parts = exchanges.pop(0)
+            yield raw, Partial([part.command for part in self._sent_parts])
+
+    def _exchanges(self) -> list[tuple[bool, list[_ShardCommand]]]:
+        """Return the exchanges, in their order, for the parts that have no reply."""
         exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
         latest: dict[Shard, tuple[int, object]] = {}
         for parts in self._parts.values():
             for part in parts:
-                entry = component.entry_of(part.shard)
+                if part.reply is not _UNSENT:
+                    continue
+                entry = self._component.entry_of(part.shard)
                 decodes = entry.resolved(entry_key(*part.shard)).get("decode_responses", False)
                 raw = part.undecoded and bool(decodes)
                 kind = object() if part.command.block is not None else raw
@@ -288,9 +327,15 @@ class _Prepared:
             for batch in exchanges.values():
                 for part in batch:
                     pack(part.command.args)
-        for turn, raw in sorted(exchanges):
-            self._sent_parts = exchanges[turn, raw]
-            yield raw, Partial([part.command for part in self._sent_parts])
+        return [(raw, exchanges[turn, raw]) for turn, raw in sorted(exchanges)]
+
+    def _place_again(self, newer: Component) -> None:
+        """Split what was not executed by a newer version of the component."""
+        for n, parts in self._parts.items():
+            self._parts[n] = [new for part in parts for new in part.placed_again(newer)]
+        self._component = newer
+        placed = (part.command.key for parts in self._parts.values() for part in parts)
+        self._numbers = numbers_of(newer, list(placed))
 
     def receive(self, replies: Replies) -> None:
         """Store the replies to the batch yielded last."""
@@ -395,11 +440,7 @@ def _split(
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     split = split_of(args, positions)
     if split is None:
-        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in homes))
-        raise CrossShardError(
-            f"{name}: the keys live on different shards ({shown})",
-            "use a common {tag} in the names of keys that belong together",
-        )
+        raise live_apart(name, dict.fromkeys(shard for shard, _ in homes))
     return [
         _ShardCommand(
             shard, args[positions[mine[0]]], split.share(args, positions, mine), mine, undecoded

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.read_from import ReadFrom
-from shardkit.errors import CommandRefused, InvalidKeyError, ShardFailure
+from shardkit.errors import CommandRefused, InvalidKeyError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit import bulk
 from shardkit.kit.all_shards import AllShards, AsyncAllShards, distinct
@@ -34,7 +33,6 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
-from shardkit.routing.command_keys import reads_only
 from shardkit.routing.keys import pair_key
 from shardkit.structures.base.arguments import check_integer
 
@@ -125,6 +123,14 @@ class Router(Generic[K, C]):
         """Return the number of shards; 1 for an unsharded component."""
         return max(1, len(self._now().shards))
 
+    def _has_moved(self, component: Component) -> bool:
+        """Whether shards were moved or split since a version of the component."""
+        now, before = (
+            [each.layout, [entry.address for _, entry in each.entries()]]
+            for each in (self._now(), component)
+        )
+        return now != before
+
     def __contains__(self, key: object) -> NoReturn:
         raise InvalidKeyError("'key in router' is not supported", "use router.exists(key)")
 
@@ -184,17 +190,23 @@ class BlockingRouter(Router[K, Client]):
         """Iterate over the keys of all shards, with SCAN.
 
         A database that several shards share is scanned once. As with SCAN, a key that exists
-        throughout is returned at least once.
+        throughout is returned at least once: if shards move meanwhile, all are scanned again.
 
         Args:
             match: a pattern that keys must match.
             count: about how many keys the server examines in each exchange.
             _type: the type that keys must have.
         """
-        component = self._now()
-        get = self._getter(component)
-        for client in [get(component, shard.number) for shard in distinct(component)]:
-            yield from client.scan_iter(match=match, count=count, _type=_type)
+        component = None
+        while component is None or self._has_moved(component):
+            component = self._now()
+            get = self._getter(component)
+            try:
+                for client in [get(component, shard.number) for shard in distinct(component)]:
+                    yield from client.scan_iter(match=match, count=count, _type=_type)
+            except RoutingError:  # a client's shard was split
+                if not self._has_moved(component):
+                    raise
 
 
 class AwaitingRouter(Router[K, AsyncClient]):
@@ -234,11 +246,17 @@ class AwaitingRouter(Router[K, AsyncClient]):
     ) -> AsyncIterator[Any]:
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
         await self.load()
-        component = self._now()
-        get = self._getter(component)
-        for client in [get(component, shard.number) for shard in distinct(component)]:
-            async for key in client.scan_iter(match=match, count=count, _type=_type):
-                yield key
+        component = None
+        while component is None or self._has_moved(component):
+            component = self._now()
+            get = self._getter(component)
+            try:
+                for client in [get(component, shard.number) for shard in distinct(component)]:
+                    async for key in client.scan_iter(match=match, count=count, _type=_type):
+                        yield key
+            except RoutingError:
+                if not self._has_moved(component):
+                    raise
 
 
 class ByKey(Router[Key, C]):
@@ -315,12 +333,11 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
             return reply
         near = self._plane.plane().near.get(self.component)
         client: Any = self._plane.client(self._site, key)
-        if near is not None and reads_only(args):
-            if (value := near.value(client, args, options)) is not None:
-                return value
-            return _only(client, self.pipeline().execute_command(*args, **options).execute(False))
-        with nullcontext() if near is None else near.writing(key, args):
+        if near is None:
             return client.execute_command(*args, **options)
+        if (value := near.value(client, args, options)) is not None:
+            return value
+        return _only(client, self.pipeline().execute_command(*args, **options).execute(False))
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> PubSub:
         """Return redis-py's pub/sub over all shards, with gaps reported; see `PubSub`."""
@@ -417,7 +434,7 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         component, plane = self._now(), self._plane.plane()
         link = plane.link(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return run_steps(make(component), plane.sender(link, component))
+            return run_steps(make(component), link.send)
 
 
 class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
@@ -448,13 +465,12 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         client: Any = self._plane.aclient(self._site, key)
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
-        if near is not None and reads_only(args):
-            if (value := near.value(client, args, options)) is not None:
-                return value
-            pipeline = self.pipeline().execute_command(*args, **options)
-            return _only(client, await pipeline.execute(False))
-        with nullcontext() if near is None else near.writing(key, args):
+        if near is None:
             return await client.execute_command(*args, **options)
+        if (value := near.value(client, args, options)) is not None:
+            return value
+        pipeline = self.pipeline().execute_command(*args, **options)
+        return _only(client, await pipeline.execute(False))
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> AsyncPubSub:
         """Return redis-py's awaiting pub/sub over all shards; see `KeyShardedConnection.pubsub`."""
@@ -520,7 +536,7 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         component, plane = self._now(), self._plane.plane()
         link = plane.alink(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return await arun_steps(make(component), plane.sender(link, component))
+            return await arun_steps(make(component), link.send)
 
 
 class AsyncIdPairShardedConnection(ByPair[AsyncClient], AwaitingRouter[Pair]):

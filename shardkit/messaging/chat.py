@@ -62,6 +62,7 @@ from shardkit.structures.base.damage import (
     stored_text,
     whole_or_0,
 )
+from shardkit.structures.base.parameters import of_this_format
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
@@ -185,10 +186,8 @@ class Chats(Tagged[Face]):
     def members(self, chat: str) -> Stream[ChatMember]:
         """Iterate over a chat's members, in no order. Cost: three exchanges for 1,000 members."""
         messages, members, state, *_ = self._keys(chat)
-        [exists, has_members] = yield [
-            self._at(state, "EXISTS", state),
-            self._at(members, "EXISTS", members),
-        ]
+        existence = (self._at(key, "EXISTS", key) for key in (state, members))
+        [exists, has_members] = yield from of_this_format(self.component, state, *existence)
         if exists and not has_members:
             raise damage(self.component, members, "nothing", "the members of a chat")
         cursor: Key = 0
@@ -360,10 +359,9 @@ class Chats(Tagged[Face]):
         check_integer(self.name, "limit", limit, 1, MOST_AT_ONCE)
         if cursor is not None:
             check_integer(self.name, "cursor", cursor, 1, MOST_STORED)
-        key = self._keys(chat)[0]
         newest = "+inf" if cursor is None else f"({cursor}"
         args = (newest, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
-        [flat] = yield [self._page(key, *args)]
+        [flat] = yield [self._page(self._keys(chat), *args)]
         return self._decoded(chat, "…", flat)
 
     # ---- upkeep
@@ -372,11 +370,11 @@ class Chats(Tagged[Face]):
     def repair(self, chat: str) -> Operation[int]:
         """Complete members' lists; return how many. Cost: three exchanges for 1,000 members."""
         repaired = 0
-        key = self._keys(chat)[1]
-        cursor: Key = 0
+        _, key, state, *_ = self._keys(chat)
+        cursor: Any = 0
         while cursor != b"0":
-            scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-            [(cursor, flat)] = yield [self._at(key, *scan)]
+            scan = self._at(key, "ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
+            [(cursor, flat)] = yield from of_this_format(self.component, state, scan)
             users = [stored_text(self.component, key, user) for user in flat[::2]]
             missing = yield from self._lacking(chat, users)
             if missing:
@@ -393,7 +391,7 @@ class Chats(Tagged[Face]):
         [messages, members] = yield [self._at(key, "ZCARD", key) for key in keys[:2]]
         skips = "acknowledge(chat, user, id) skips it"
         for start in range(0, messages, MOST_AT_ONCE):
-            yield from confirmed(self._check_messages, keys[0], start, skips)
+            yield from confirmed(self._check_messages, keys, start, skips)
         for start in range(0, members or 1, MOST_AT_ONCE):
             yield from confirmed(self._check_members, chat, start)
 
@@ -405,7 +403,8 @@ class Chats(Tagged[Face]):
         for user in users:
             self._list_key(user)
         state = self._keys(chat)[2]
-        [exists] = yield [self._at(state, "EXISTS", state)]
+        existence = self._at(state, "EXISTS", state)
+        [exists] = yield from of_this_format(self.component, state, existence)
         return bool(exists)
 
     def _write_lists(

@@ -90,6 +90,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, whole_or_0
+from shardkit.structures.base.parameters import of_this_format
 from shardkit.structures.base.server_clock import ServerClock
 
 BYTE_LIMIT = 2**30
@@ -318,7 +319,7 @@ class Files(Tagged[Face]):
         """
         keys = self._keys(channel)
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
-        state, stored = map(_fields, (yield reads))
+        state, stored = map(_fields, (yield from of_this_format(self.component, keys[0], *reads)))
         chunk = whole_or_0(state.get("chunk")) or 1
         for name in stored:
             if _NAME.fullmatch(name):

@@ -191,9 +191,7 @@ class Mailboxes(Tagged[Face]):
     @operation
     def unread_many(self, owners: Sequence[str]) -> Operation[list[int]]:
         """Return `unread` of many mailboxes, in order. Cost: one exchange, O(1) each."""
-        keys = [self._keys(owner)[0] for owner in owners]
-        counts = yield [self._at(key, "ZCARD", key) for key in keys]
-        return list(counts)
+        return [unread for unread, *_ in (yield [self._call("counts", each) for each in owners])]
 
     # ---- for recipients
 
@@ -351,7 +349,7 @@ class Mailboxes(Tagged[Face]):
     def _check_page(self, owner: str, keys: Sequence[str], start: int) -> Operation[Suspicions]:
         [leases] = yield [self._call("check", owner, start, start + MOST_AT_ONCE - 1)]
         acknowledges = "acknowledge(owner, [id]) removes it"
-        notes = yield from self._check_messages(keys[0], start, acknowledges, _CLEARS)
+        notes = yield from self._check_messages(keys, start, acknowledges, _CLEARS)
         return script_damage(self.component, leases, _CLEARS) + notes
 
     def _check_bytes(self, keys: Sequence[str]) -> Operation[Suspicions]:

@@ -20,14 +20,13 @@ the channel.
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
@@ -79,11 +78,11 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
 def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: str = "") -> Message:
     """Return a stored message; raise DamagedDataError if it is none, or has another id."""
     try:
-        fields = json.loads(stored)
+        fields = parse_json(stored)
         message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
         if message.id == id_ and isinstance(message.sender, str):
             return message
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         pass
     raise damage(component, key, f"message {id_}: {shown(stored)}", "a message as JSON", remedy)
 
@@ -123,25 +122,25 @@ class Tagged(Structure[Face]):
         return lua_call(self.component, lua, self._keys(tag), args, idempotent=idempotent)
 
     def _check_messages(
-        self, key: str, start: int, repair: str, of_ids: str = ""
+        self, keys: Sequence[str], start: int, repair: str, of_ids: str = ""
     ) -> Operation[Suspicions]:
         """Check that 1,000 messages can be read; ``of_ids`` repairs those with impossible ids."""
         args = (start, start + MOST_AT_ONCE - 1, "WITHSCORES")
         notes: Suspicions = []
         try:
-            [flat] = yield [self._page(key, *args)]
+            [flat] = yield [self._page(keys, *args)]
         except DamagedDataError as error:
             return [Suspicion(error, of_ids)]
         for id_, stored in zip(flat[::2], flat[1::2], strict=True):
             try:
-                decode_message(self.component, key, int(id_), stored)
+                decode_message(self.component, keys[0], int(id_), stored)
             except DamagedDataError as error:
                 notes.append(Suspicion(error, repair))
         return notes
 
-    def _page(self, key: str, *args: Argument) -> Command:
+    def _page(self, keys: Sequence[str], *args: Argument) -> Command:
         """Return a reading command for messages; the arguments are those of ZRANGE."""
-        return lua_call(self.component, "messaging/page", [key], args)
+        return lua_call(self.component, "messaging/page", [keys[0], keys[2]], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         pairs, notes = zip(keys, self._parts, strict=True), Suspicions()

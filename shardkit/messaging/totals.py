@@ -31,7 +31,7 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.city_totals import KINDS, member_of
 from shardkit.geo.readers import Address, City
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -50,7 +50,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_text
-from shardkit.structures.base.parameters import format_of
+from shardkit.structures.base.parameters import of_this_format
 
 K = TypeVar("K", bound=Hashable)
 
@@ -207,7 +207,7 @@ class Totals(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, MOST_SHOWN)
         key = self._of(group, kind)
         read = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
-        [flat] = yield [self._at(key, *read)]
+        [flat] = yield from self._read(group, self._at(key, *read))
         return self._pairs(key, flat)
 
     @operation
@@ -216,7 +216,7 @@ class Totals(Structure[Face]):
         if not members:
             return []
         key = self._of(group, kind)
-        [scores] = yield [self._at(key, "ZMSCORE", key, *members)]
+        [scores] = yield from self._read(group, self._at(key, "ZMSCORE", key, *members))
         pairs = zip(members, scores, strict=True)
         return [self._total(key, member.encode(), score or b"0") for member, score in pairs]
 
@@ -232,7 +232,8 @@ class Totals(Structure[Face]):
         self, group: str, kind: str, cursor: Argument
     ) -> Operation[tuple[Argument, list[tuple[str, int]]]]:
         key = self._of(group, kind)
-        [(cursor, flat)] = yield [self._at(key, "ZSCAN", key, cursor, "COUNT", _AT_ONCE)]
+        scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
+        [(cursor, flat)] = yield from self._read(group, self._at(key, *scan))
         return cursor, self._pairs(key, flat)
 
     @stream
@@ -252,21 +253,18 @@ class Totals(Structure[Face]):
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
         """Return whether a group's sources were added completely. Cost: one exchange, O(n)."""
         key = self._key(group, "done")
-        [flat] = yield [self._at(key, "HGETALL", key)]
+        [flat] = yield from self._read(group, self._at(key, "HGETALL", key))
         sources = {}
         for field, progress in zip(flat[::2], flat[1::2], strict=True):
-            if field == b"format":
-                text = progress.decode(errors="replace")
-                format_of(self.component, key, {"format": text}, "use the release that wrote it")
-            if field[:1] != b"[":  # or fields of later releases
+            if field[:1] != b"[":  # the format, and fields of later releases
                 continue
             try:
-                aggregator, source = json.loads(field)
+                aggregator, source = parse_json(field)
                 match = _PROGRESS.fullmatch(progress)
                 if match is None or not 0 < int(match[1]) <= int(match[2]):
                     raise ValueError
                 sources[str(aggregator), str(source)] = int(match[1]) == int(match[2])
-            except (ValueError, TypeError, RecursionError):
+            except (ValueError, TypeError):
                 wrong = f"{shown(field)}={shown(progress)}"
                 raise damage(self.component, key, wrong, "the added pages of a source") from None
         return sources
@@ -275,11 +273,15 @@ class Totals(Structure[Face]):
     def expire(self, group: str, time: int | timedelta, *kinds: str) -> Operation[bool]:
         """Make a group's totals of some kinds expire, and the record of its sources.
 
-        After that, a source that is added again is counted again. Cost: one exchange.
+        After that, a source that is added again is counted again. Cost: two exchanges.
         """
         after = duration(self.name, time)
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in kinds)]
+        yield from self._read(group)
         return any((yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]))
+
+    def _read(self, group: str, *reads: Command) -> Operation[list[Any]]:
+        return of_this_format(self.component, self._key(group, "done"), *reads)
 
     def _key(self, group: str, suffix: str) -> str:
         return f"{self.name}:{{{check_tag(self.name, 'group', group)}}}:{suffix}"

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.callbacks import run
-from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import (
@@ -52,6 +52,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name, check_seconds, distinct
 from shardkit.structures.base.check import Damage, check_reads
+from shardkit.structures.base.parameters import format_of
 from shardkit.structures.base.server_clock import ServerClock
 
 # Precisions in seconds, and the number of slices kept of each.
@@ -61,10 +62,11 @@ MOST_SAMPLES = 100_000
 MOST_COUNT = 2**53 - 1
 GROUPS = 64
 SLICES = 256
-FORMAT = 1
 # Updates of one script: 200 of seven precisions each take a server about 5 milliseconds.
 AT_ONCE = 200
 NAMES_A_PAGE = 1000
+CHUNKS_AT_ONCE = 1000  # of 2,000 that a script looks at: there may be more to clean
+PATIENCE = 2.0  # seconds for which cleaning waits for a server
 CLEANED_AT_ONCE = 100
 
 
@@ -247,10 +249,10 @@ class TimeSliceCounters(RecordingStructure[Face]):
             batch.append(lua_call(self.component, "metrics/read_counts", [key], args))
         sums: dict[int, int] = {}
         if batch:
-            for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):
+            for newest, first, chunks in (yield batch):
                 for number, chunk in enumerate(chunks, first):
                     if chunk is not None:
-                        for at, count in enumerate(self._counts(command, chunk), number * SLICES):
+                        for at, count in enumerate(_counts(chunk), number * SLICES):
                             if count and newest - samples < at <= newest:
                                 sums[at] = sums.get(at, 0) + count
         return [(at * precision, sums[at]) for at in sorted(sums)]
@@ -310,21 +312,23 @@ class TimeSliceCounters(RecordingStructure[Face]):
         due, otherwise two more for each 100 counters of a group.
 
         Raises:
-            ShardErrors: servers failed; the counters of the others are clean.
+            ShardErrors: servers failed, or did not answer for two seconds; the counters of the
+                others are clean.
         """
         chunks = counters = 0
         replies = Replies()
         groups = list(range(GROUPS))
         while groups:
             now, name = self._clock.script_seconds(), "metrics/due_counts"
-            due = yield Partial(
+            asked = (
                 lua_call(self.component, name, [key], (now, CLEANED_AT_ONCE), idempotent=True)
                 for key in map(self._known, groups)
             )
+            due = yield Partial(asked, PATIENCE)
             replies += due
             pages = zip(groups, due, strict=True)
             due_names = [(group, names) for group, names in pages if names and type(names) is list]
-            batch = Partial()
+            batch = Partial((), PATIENCE)
             for group, names in due_names:
                 keys = [
                     self._known(group),
@@ -341,7 +345,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
                 if type(reply) is list:
                     chunks += sum(reply[::2])
                     counters += sum(reply[1::2])
-                    groups += [group] if len(names) == CLEANED_AT_ONCE else []
+                    more = len(names) == CLEANED_AT_ONCE or sum(reply[::2]) >= CHUNKS_AT_ONCE
+                    groups += [group] if more else []
         raise_failures(replies)
         return Cleaned(chunks, counters)
 
@@ -372,10 +377,13 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @operation
     def remove(self, name: str) -> Operation[bool]:
-        """Remove a counter; return whether there was one. Cost: one exchange, O(its chunks)."""
+        """Remove a counter; return whether there was one. Cost: two exchanges, O(its chunks)."""
         check_name(name)
         group = group_of(name)
         known, key = self._known(group), self._of(group, name)
+        [flat] = yield [self._at(key, "HGETALL", key)]
+        for chunk in filter(None, flat[1::2]):
+            format_of(self.component, key, f"{max(1, chunk[0] >> 4)}")
         commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
         [[registered, removed]] = yield [Transaction(self.component, known, commands)]
         return bool(registered or removed)
@@ -392,20 +400,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         args = [self._clock.script_seconds(), number, *self._precision_args, *numbers, *rows]
         return lua_call(self.component, "metrics/count", keys, args, idempotent=bool(number))
 
-    def _counts(self, command: Command, chunk: bytes) -> list[int]:
-        head = int.from_bytes(chunk[:1], "little")  # 0 for an empty chunk
-        width = head % 16
-        wrong = head >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width
-        if wrong or len(chunk) > 1 + SLICES * width:
-            raise DamagedDataError(
-                str(command.key),
-                f"a chunk of {len(chunk)} bytes that begins with {chunk[:1]!r}",
-                f"counts of format {FORMAT}",
-                component=self.component,
-            )
-        read = int.from_bytes
-        return [read(chunk[at : at + width], "little") for at in range(1, len(chunk), width)]
-
     def _known(self, group: int) -> str:
         return f"{self.name}:{{{self.name}:{group}}}:known"
 
@@ -415,6 +409,11 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
 # It checks its arguments itself, in a fifth of the time.
 TimeSliceCounters.hit = TimeSliceCounters.hit.__wrapped__  # type: ignore[attr-defined, method-assign]
+
+
+def _counts(chunk: bytes) -> list[int]:
+    width, read = chunk[0] % 16, int.from_bytes
+    return [read(chunk[at : at + width], "little") for at in range(1, len(chunk), width)]
 
 
 def _whole(precision: int | timedelta) -> int:

@@ -41,7 +41,8 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag
 from shardkit.structures.base.check import Damage, check_reads
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.parameters import of_this_format
 from shardkit.structures.base.server_clock import ServerClock
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
@@ -53,7 +54,6 @@ OTHERS = "(others)"
 LONGEST_MESSAGE = 8192
 # A script of 500 messages takes a server about 5 milliseconds.
 AT_ONCE = 500
-MOST_HOUR = 253_402_300_799  # of a datetime
 POLL = 0.5
 
 _NUMBERS = {logging.getLevelName(name.upper()): name for name in SEVERITIES}
@@ -200,7 +200,7 @@ class Logs(RecordingStructure[Face]):
         """Return the last messages of a severity, newest first. Cost: one exchange, O(limit)."""
         key = self._key(name, "recent", severity)
         check_integer(self.name, "limit", limit, 1, MOST_LIMIT)
-        [messages] = yield [self._at(key, "LRANGE", key, 0, limit - 1)]
+        [messages] = yield from self._read(name, self._at(key, "LRANGE", key, 0, limit - 1))
         return [_entry(severity_name(severity), stored) for stored in messages]
 
     @operation
@@ -222,21 +222,16 @@ class Logs(RecordingStructure[Face]):
         level = SEVERITIES.index(severity_name(severity))
         check_integer(self.name, "limit", limit, 1, MOST_MESSAGES + 1)
         key, state = self._key(name, kind, severity), self._key(name, "state")
-        reads = (
-            self._at(state, "HGET", state, f"{level}:{field}"),
-            self._at(key, "ZREVRANGE", key, 0, limit - 1, "WITHSCORES"),
-        )
-        [[hour, rows]] = yield [Transaction(self.component, key, reads)]
-        if not rows:
+        args = (f"{level}:{field}", limit)
+        [reply] = yield [lua_call(self.component, "metrics/common", [state, key], args)]
+        if not reply:
             return None
-        start = stored_integer(self.component, state, f"{level}:{field}", hour, 0, MOST_HOUR)
-        counts = []
-        for message, score in zip(rows[::2], rows[1::2], strict=True):
-            count = float(score)
-            if not 1 <= count <= MOST_STORED:
-                raise damage(self.component, key, f"{shown(message)} {count:g} times", "a count")
-            counts.append((message.decode(errors="replace"), int(count)))
-        return CommonMessages(datetime.fromtimestamp(start, UTC), counts)
+        hour, rows = reply
+        counts = [
+            (message.decode(errors="replace"), int(float(count)))
+            for message, count in zip(rows[::2], rows[1::2], strict=True)
+        ]
+        return CommonMessages(datetime.fromtimestamp(hour, UTC), counts)
 
     @stream
     def follow(
@@ -267,7 +262,7 @@ class Logs(RecordingStructure[Face]):
         while True:
             fields = [f"{level}:added" for level in levels]
             read = self._at(state, "HMGET", state, *fields)
-            [[totals]] = yield [Transaction(self.component, state, (read,))]
+            [[totals]] = yield from self._read(name, Transaction(self.component, state, (read,)))
             added = {
                 level: stored_integer(self.component, state, field, n) if n is not None else 0
                 for level, field, n in zip(levels, fields, totals, strict=True)
@@ -319,8 +314,9 @@ class Logs(RecordingStructure[Face]):
 
     @operation
     def remove(self, name: str) -> Operation[bool]:
-        """Remove a log; return whether there was one. Cost: one exchange."""
+        """Remove a log; return whether there was one. Cost: two exchanges."""
         keys = self._keys(name)
+        yield from self._read(name)
         [count] = yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(count)
 
@@ -339,6 +335,9 @@ class Logs(RecordingStructure[Face]):
             args += [level, f"{age:.6f}", text, same]
         keys = [f"{self.name}:{{{name}}}:sent:{writer}", *self._keys(name)]
         return lua_call(self.component, "metrics/log", keys, args, idempotent=bool(number))
+
+    def _read(self, name: str, *reads: Command | Transaction) -> Operation[list[Any]]:
+        return of_this_format(self.component, self._key(name, "state"), *reads)
 
     def _keys(self, name: str) -> list[str]:
         kinds = ("recent", "common", "last")

@@ -32,6 +32,7 @@ from shardkit.operations.operation import (
 from shardkit.recent import Recent
 from shardkit.structures.base.arguments import check_name, check_prefix, check_seconds
 from shardkit.structures.base.check import Damage, check_reads
+from shardkit.structures.base.parameters import format_of, of_this_format
 from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"
@@ -83,7 +84,7 @@ class Maintenance(Structure[Face]):
             reason: for users.
             ttl: the seconds until it ends, 0.001 to a year; None until it is turned off.
 
-        Cost: one exchange.
+        Cost: two exchanges.
         """
         flag, why = self._keys(part)
         commands = [
@@ -94,14 +95,16 @@ class Maintenance(Structure[Face]):
         if ttl is not None:
             left = int(1000 * check_seconds(self.name, "ttl", ttl, 0.001, LONGEST))
             commands += [self._at(flag, "PEXPIRE", key, left) for key in (flag, why)]
+        yield from of_this_format(self.component, why)
         yield [Transaction(self.component, flag, tuple(commands))]
         self._known.clear()
 
     @operation
     def turn_off(self, part: str = "") -> Operation[bool]:
-        """Turn maintenance off; return whether it was on. Cost: one exchange."""
+        """Turn maintenance off; return whether it was on. Cost: two exchanges."""
         flag, why = self._keys(part)
         commands = (self._at(flag, "GET", flag), self._at(flag, "DEL", flag, why))
+        yield from of_this_format(self.component, why)
         [[value, _]] = yield [Transaction(self.component, flag, commands)]
         self._known.clear()
         return bool(value == YES)
@@ -129,20 +132,24 @@ class Maintenance(Structure[Face]):
             reads = (
                 self._at(flag, "GET", flag),
                 self._at(flag, "PTTL", flag),
-                self._at(flag, "HGET", why, "reason"),
+                self._at(flag, "HMGET", why, "format", "reason"),
             )
             batch.append(Transaction(self.component, flag, reads))
         replies = yield Partial(batch, FRESH)
         with suppress(ShardErrors):  # damaged data is an error
             raise_failures(replies)
-        answers = [reply for reply in replies if isinstance(reply, list)]
-        if not any(reply[0] == YES for reply in answers) and len(answers) < len(batch):
-            return known
-        state = None
-        for value, left, reason in answers:
+        state, lost = None, len(batch)
+        for (_, why), reply in zip(keys, replies, strict=True):
+            if not isinstance(reply, list):
+                continue
+            lost -= 1
+            value, left, (format_, reason) = reply
+            format_of(self.component, why, format_)
             if value == YES and state is None:
                 text = (reason or b"").decode(errors="replace")
                 state = MaintenanceState(text, left / 1000 if left >= 0 else None)
+        if state is None and lost:
+            return known
         self._known[part] = (now, state)
         return state
 

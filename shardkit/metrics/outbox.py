@@ -29,7 +29,15 @@ from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.operations.commands import Call, Command, Key, Partial, To, Transaction, damage_in
+from shardkit.operations.commands import (
+    Call,
+    Command,
+    Key,
+    Partial,
+    To,
+    Transaction,
+    refused_data,
+)
 from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
@@ -162,7 +170,7 @@ class Outbox:
                 with self._lock:
                     if isinstance(reply, ShardFailure):
                         self._warn(reply)
-                        if damage_in(reply) is not None:  # retries would fail, too
+                        if refused_data(reply):  # retries would fail, too
                             self._drop(backlog)
                         break
                     self._answered.append((place, backlog.request, reply))

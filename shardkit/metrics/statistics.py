@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError, extra
+from shardkit.errors import InvalidArgumentError, extra
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import check_number, shown
@@ -47,11 +47,10 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name, distinct
 from shardkit.structures.base.check import Damage, check_reads
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 ACCURACY = 0.01
-FORMAT = 1
 AT_ONCE = 20  # sums of one script; one may have hundreds of buckets
 MOST_SLOWEST = 100
 SLOWEST_TTL = 172800
@@ -361,48 +360,9 @@ class MeasuredValues(RecordingStructure[Face]):
         for context in contexts:
             self._check(context, kind, 0)
             key = self._key(context, kind, period)
-            batch.append(self._at(key, "HGETALL", key))
+            batch.append(lua_call(self.component, "metrics/statistics", [key]))
         replies = (yield batch) if batch else []
-        return [
-            self._statistics(str(command.key), flat)
-            for command, flat in zip(batch, replies, strict=True)
-        ]
-
-    def _statistics(self, key: str, flat: Sequence[bytes]) -> Statistics | None:
-        if not flat:
-            return None
-        try:
-            known = {
-                name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)
-            }
-            if int(known["format"]) > FORMAT:
-                raise NewerFormatError(
-                    f"{key} has format {int(known['format'])}, this release reads {FORMAT}",
-                    "use the release that wrote it, or a later one",
-                )
-            if int(known["format"]) < FORMAT:
-                raise ValueError(known["format"])
-            numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
-            count, total, squares, least, most = numbers
-            spread_count, _, text = known.get("spread", b"0 0").decode().partition(" ")
-            spread = float(text)
-            if not all(map(math.isfinite, (*numbers, spread))) or count < 1 or spread < 0:
-                raise ValueError((*numbers, spread))
-            if float(spread_count) != count:
-                spread = max(0.0, squares - total * total / count)
-            buckets = {
-                name: stored_integer(self.component, key, name, text, 1)
-                for name, text in known.items()
-                if _BUCKET.fullmatch(name)
-            }
-            if sum(buckets.values()) != count:
-                raise ValueError(buckets)
-            hour = datetime.fromtimestamp(int(known["hour"]), UTC)
-            return Statistics(hour, int(count), total, squares, spread, least, most, buckets)
-        except (KeyError, ValueError, OverflowError, OSError) as error:
-            raise DamagedDataError(
-                key, f"{error!r}", f"statistics of format {FORMAT}", component=self.component
-            ) from None
+        return [_statistics(*reply) if reply else None for reply in replies]
 
     def _observe(
         self,
@@ -449,6 +409,18 @@ class MeasuredValues(RecordingStructure[Face]):
                 f"{self.name}: kind={shown(kind)}", "leave out slashes and braces"
             )
         check_number(self.name, "value", value, -_MOST_VALUE, _MOST_VALUE)
+
+
+def _statistics(flat: Sequence[bytes], spread: bytes) -> Statistics:
+    known = {
+        name.decode(errors="replace"): value
+        for name, value in zip(flat[::2], flat[1::2], strict=True)
+    }
+    total, squares, least, most = (float(known[field]) for field in ("sum", "sumsq", "min", "max"))
+    hour = datetime.fromtimestamp(int(known["hour"]), UTC)
+    buckets = {name: int(text) for name, text in known.items() if _BUCKET.fullmatch(name)}
+    count = int(float(known["count"]))
+    return Statistics(hour, count, total, squares, float(spread), least, most, buckets)
 
 
 def check_period(owner: str, period: str) -> None:

@@ -11,7 +11,6 @@ Each problem has a kind, by which a command chooses what it shows. No I/O.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from shardkit.config.component import Component
 from shardkit.errors import ConfigError, ShardKitError, few
 from shardkit.network.rights import features_without
 from shardkit.network.survey import BASIC, ServerFacts, SurveyedEntry, reason
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import hash_tag
@@ -196,7 +196,7 @@ def judge(
         named = 0 if row.node else len(row.target.entry.replicas)
         replicas[id(row.server)] = max(named, replicas.get(id(row.server), 0))
     shared = _shared(rows)
-    masters = {row.target.shard: row.server.info for row in rows if not row.target.node}
+    masters = {row.target.shard: row.server for row in rows if not row.target.node}
     entries = []
     for n, row in enumerate(rows):
         problems = [
@@ -205,10 +205,11 @@ def judge(
             *([shared[n]] if n in shared else ()),
         ]
         master = masters.get(row.target.shard)
-        if row.target.node and master and row.server.info.get("master_link_status") == "down":
-            refused = refused_copy(master, row.server.info, row.server.reads_later)
+        link = row.server.info.get("master_link_status")
+        if row.target.node and master and master.info and link == "down":
+            refused = refused_copy(master.info, row.server.info, row.server.reads_later)
             problems += [] if refused is None else [refused]
-        problems = [_with_role(each, row, rows) for each in problems]
+        problems = [_with_role(each, row, rows, master) for each in problems]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
             JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
@@ -217,7 +218,10 @@ def judge(
 
 
 def _with_role(
-    problem: ServerProblem, row: SurveyedEntry, rows: Sequence[SurveyedEntry]
+    problem: ServerProblem,
+    row: SurveyedEntry,
+    rows: Sequence[SurveyedEntry],
+    master: ServerFacts | None,
 ) -> ServerProblem:
     """Say of a dead server what its role makes of that: a master has a successor, or none.
 
@@ -236,6 +240,10 @@ def _with_role(
             return replace(
                 problem, text=text, remedy=f"{remedy}; else correct the entry", mild=True
             )
+    if problem.kind == NO_LINK and row.target.node and master:
+        dead = master.error is not None
+        remedies = "wait while it copies; else see its log", f"see its master, {master.address}"
+        return replace(problem, remedy=remedies[dead], mild=dead)
     if problem.kind != UNREACHABLE or row.target.entry.is_cluster:
         return problem
     if row.target.node:
@@ -251,7 +259,8 @@ def _with_role(
         remedy = f"{successor.address} is a master by now: shardkit config pull updates a map file"
         return replace(problem, remedy=remedy)
     if not there:
-        return replace(problem, remedy=f"{problem.remedy}: none of its replicas answers")
+        none = ": none of its replicas answers" if nodes else ""  # a push does not ask them
+        return replace(problem, remedy=f"{problem.remedy}{none}")
     best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
     since = best.info.get("master_link_down_since_seconds")
     missing = f"in the last {since} s" if since else "since the link broke"
@@ -508,7 +517,7 @@ def closed(shard: str, fence: bytes, config: ConfigFacts | None = None) -> Serve
             f"shardkit move resume {name}",
         )
     try:
-        place = json.loads(fence)["to"]
+        place = parse_json(fence)["to"]
     except (ValueError, TypeError, KeyError):
         place = "an unknown place"
     return ServerProblem(
@@ -588,7 +597,7 @@ def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Ite
     for source, successor in config.replaced:
         yield CheckFinding(
             source,
-            f"was replaced by {successor} and does not follow it yet: if it comes back as a "
+            f"was replaced by {successor} and is not fenced yet: if it comes back as a "
             "master, writes to it are lost",
             "shardkit failover --guard 0",
             warning=True,

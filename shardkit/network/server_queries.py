@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from shardkit.network.connections import Connector
 from shardkit.network.connections.clients import pools_of
@@ -62,6 +62,16 @@ def query_all(
     except queue.Empty:
         pass
     return results
+
+
+def greeting_of(client: Any) -> dict[str, str]:
+    """Return the texts that a server says of itself by HELLO, which every user may run."""
+    try:
+        words = client.execute_command("HELLO", "2")
+    except ResponseError:  # before Redis 6
+        return {}
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return {name.decode(): value.decode() for name, value in pairs if isinstance(value, bytes)}
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rights import trial_commands
-from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, greeting_of, query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import failed_command, meaning
 from shardkit.routing.placement import SLOTS
@@ -387,7 +387,7 @@ def server_facts(
         info = client.info()
         role = str(info.get("role", ""))
     except NoPermissionError as error:
-        info_refused, role = error, _role(client)
+        info_refused, role = error, greeting_of(client).get("role", "")
     facts = ServerFacts(
         latency=slowest,
         info=info,
@@ -419,16 +419,6 @@ def _timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def _role(client: Any) -> str:
-    """Return a server's role without INFO: every user is allowed to run HELLO."""
-    try:
-        words = client.execute_command("HELLO", "2")
-    except ResponseError:
-        return ""
-    reply = dict(zip(words[::2], words[1::2], strict=False))
-    return str(reply.get(b"role", b"").decode())
 
 
 def _own_connections(client: Any, info: Mapping[str, Any]) -> int | None:

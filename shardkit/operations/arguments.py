@@ -20,6 +20,7 @@ import collections.abc
 import dataclasses
 import datetime as dates
 import inspect
+import json
 import math
 import os
 import re
@@ -115,6 +116,14 @@ def _is_integer(value: object) -> bool:
     return (
         isinstance(value, int) and value.__class__ is not bool and f"{value}" == int.__repr__(value)
     )
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says; raise ValueError where it is none, or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def is_number(value: object) -> TypeGuard[float]:

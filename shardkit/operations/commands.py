@@ -25,7 +25,14 @@ from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from shardkit.errors import DamagedDataError, NewerFormatError, ShardErrors, ShardFailure, few
+from shardkit.errors import (
+    CrossShardError,
+    DamagedDataError,
+    NewerFormatError,
+    ShardErrors,
+    ShardFailure,
+    few,
+)
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -75,6 +82,7 @@ class Script:
 
     name: str
     text: str
+    unplaced: int = 0  # how many of its last keys are used where the others live
     sha: str = field(init=False)
     reads: int = field(init=False)  # with how many arguments it changes nothing; -1 for none
 
@@ -192,7 +200,7 @@ class Columns(Sequence["Command | Transaction"]):
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("_rows", "coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
+    __slots__ = ("_rows", "coalesced", "idempotent", "keys", "more", "name", "placed", "to")
 
     def __init__(
         self,
@@ -211,7 +219,8 @@ class Columns(Sequence["Command | Transaction"]):
         self.more = more
         self.idempotent = idempotent
         self.coalesced = coalesced
-        self.numbers: Sequence[int | None] | None = None
+        # The version of the component that placed the keys, and the numbers of their shards.
+        self.placed: tuple[object, Sequence[int | None]] | None = None
         self._rows: Sequence[tuple[Argument, ...]] | None = None
 
     @classmethod
@@ -227,15 +236,15 @@ class Columns(Sequence["Command | Transaction"]):
         to: To,
         keys: Sequence[Key],
         rows: Sequence[tuple[Argument, ...]],
-        numbers: Sequence[int | None] | None = None,
+        placed: tuple[object, Sequence[int | None]] | None = None,
     ) -> Columns:
         """Return commands of several kinds, without scripts, whose ``name`` is empty.
 
-        ``rows`` has the name and arguments of each; ``numbers`` the number of each key's shard, if
-        ``to`` is a component and they are known.
+        ``rows`` has the name and arguments of each; ``placed`` the version of a component and the
+        number of each key's shard, if they are known.
         """
         batch = cls(to, "", keys)
-        batch.numbers, batch._rows = numbers, rows
+        batch.placed, batch._rows = placed, rows
         return batch
 
     @property
@@ -396,10 +405,14 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
         )
         if own:
             for failure in failures.values():
-                damage = damage_in(failure) or _newer_in(failure)
-                if damage is not None:
-                    raise damage from errors
+                if (refusal := refused_data(failure)) is not None:
+                    raise refusal from errors
         raise errors
+
+
+def is_separated(reply: Reply) -> bool:
+    """Whether a request was not sent because a split has separated its keys."""
+    return isinstance(getattr(reply, "error", None), CrossShardError)
 
 
 def damage_in(failure: ShardFailure) -> DamagedDataError | None:
@@ -421,11 +434,11 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     return DamagedDataError(key, actual, expected, component=component, shard=failure.shard)
 
 
-def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
-    """Return the error of a script that cannot read a newer format, if that is the failure."""
+def refused_data(failure: ShardFailure) -> DamagedDataError | NewerFormatError | None:
+    """Return the damage, or the newer format, that a server's refusal reports, if it does."""
     kind, _, rest = str(failure.error).partition(" ")
     if kind != "NEWER":
-        return None
+        return damage_in(failure)
     (key, number, reads), _ = json.JSONDecoder(strict=False).raw_decode(rest)
     return NewerFormatError(
         f"{key} has format {number}, this release reads {reads}",

@@ -44,7 +44,7 @@ from typing import (
     overload,
 )
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.arguments import argument_check, check_calls, check_integer, refusal
 from shardkit.operations.commands import (
     Abandon,
@@ -57,6 +57,7 @@ from shardkit.operations.commands import (
     Locate,
     Pause,
     Subscribe,
+    is_separated,
 )
 
 P = ParamSpec("P")
@@ -65,6 +66,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 Step: TypeAlias = Batch | Locate | Pause | Subscribe | AwaitWakeup | Abandon | Call
 Operation: TypeAlias = Generator[Step, Any, T]
+
+
+def relocated(steps: Callable[P, Operation[T]]) -> Callable[P, Operation[T]]:
+    """Have steps that use keys together where they live begin again if a split separates these.
+
+    What they have done by then must be repeatable.
+    """
+
+    @functools.wraps(steps)
+    def again(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        for _ in range(2):  # splits of one call
+            try:
+                return (yield from steps(*args, **kwargs))
+            except ShardErrors as errors:
+                if not all(map(is_separated, errors.exceptions)):
+                    raise
+        return (yield from steps(*args, **kwargs))
+
+    return again
 
 
 class Page(list[T]):

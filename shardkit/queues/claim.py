@@ -34,6 +34,7 @@ from shardkit.operations.commands import (
     Pause,
     Replies,
     Reply,
+    is_separated,
     raise_failures,
 )
 from shardkit.operations.operation import Operation
@@ -94,12 +95,12 @@ class Claim:
 
     def take(self, timeout: float) -> Operation[ClaimedTask | None]:
         """Take a task, waiting at most `timeout` seconds."""
-        if len(self._queues) > 1:
-            targets = [(self._component, keys.waiting) for keys in self._queues]
-            self._servers = yield Locate(targets)
-        together = self._end_of(0) == len(self._queues)
+        targets = [(self._component, keys.waiting) for keys in self._queues]
         waited, pause = 0.0, FIRST_PAUSE
         while True:
+            if len(self._queues) > 1:
+                self._servers = yield Locate(targets)
+            together = self._end_of(0) == len(self._queues)
             task = yield from self._attempt(waits=together and timeout > 0)
             if task is not None:
                 return task
@@ -117,7 +118,10 @@ class Claim:
                 pause = FIRST_PAUSE
                 signals = [keys.signal for keys in self._queues]
                 pop = ("BLPOP", *signals, f"{seconds:.3f}")
-                [token] = yield [Command(self._component, signals[0], pop, None, True, seconds)]
+                waits = Command(self._component, signals[0], pop, None, True, seconds)
+                [token] = replies = yield Partial([waits])
+                if not is_separated(token):
+                    raise_failures(replies)
                 waited += 0 if token else seconds
             else:
                 seconds = max(SHORTEST_PAUSE, min(left, pause, self._due))
@@ -166,6 +170,9 @@ class Claim:
         return False
 
     def _note_failure(self, n: int, failure: ShardFailure) -> None:
+        if is_separated(failure):
+            self._due = 0.0  # they live elsewhere
+            return
         self._failures.append(failure)
         server, several = self._servers[n], len(set(self._servers)) > 1
         if several and isinstance(failure.error, TimeoutError):

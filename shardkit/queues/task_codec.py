@@ -14,13 +14,12 @@ is a mapping with such a field; this release leaves such a task to other workers
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError, counted
-from shardkit.operations.arguments import Seconds, is_number, shown
+from shardkit.operations.arguments import Seconds, is_number, parse_json, shown
 from shardkit.structures.codecs.named import encode_json
 
 FORMAT = 1
@@ -119,8 +118,8 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
         NewerFormatError: a later release wrote it.
     """
     try:
-        task = json.loads(stored)
-    except (ValueError, RecursionError) as error:
+        task = parse_json(stored)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     options = task[4] if isinstance(task, list) and len(task) > 4 else task
     version = options.get("format", FORMAT) if isinstance(options, dict) else FORMAT
@@ -141,7 +140,7 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 def queued_at(stored: bytes) -> float | None:
     """Return when a task was queued, in seconds since 1970; None if that is unknown."""
     try:
-        at = json.loads(stored)[4]["at"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        at = parse_json(stored)[4]["at"]
+    except (ValueError, LookupError, TypeError):
         return None
     return float(at) if is_number(at) and math.isfinite(at) else None

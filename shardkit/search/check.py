@@ -38,7 +38,7 @@ Checked = Operation[Suspicions]
 
 AGAIN: Final = f"{REBUILD} indexes all documents again"
 _LOST: Final = "the document"
-_WORDS_PER_CALL: Final = 1_000  # of documents, with their postings
+_WORDS_PER_CALL: Final = 500  # of documents, with their postings
 _POSTINGS_PER_CALL: Final = 20_000
 
 

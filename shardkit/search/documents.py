@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
-from shardkit.operations.arguments import is_number, shown
+from shardkit.operations.arguments import is_number, parse_json, shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.schema import Schema, TermCounts, impact_byte
@@ -193,7 +193,7 @@ _REMEDIES: Final = {
 def attributes_of(schema: Schema, stored: bytes) -> dict[str, Value]:
     """Return a document's attributes as they were given."""
     attributes: dict[str, Value] = {}
-    for (name, kind), value in zip(schema.attributes.items(), json.loads(stored), strict=False):
+    for (name, kind), value in zip(schema.attributes.items(), parse_json(stored), strict=False):
         if value is None:
             continue
         if kind == "date":
@@ -208,7 +208,7 @@ def text_of(schema: Schema, stored: bytes) -> dict[str, str] | None:
         return None
     packed = stored[:1] == _PACKED
     data = inflated(zlib.decompressobj(), stored[1:]) if packed else stored[1:]
-    texts = zip(schema.fields, json.loads(data), strict=False)
+    texts = zip(schema.fields, parse_json(data), strict=False)
     return {name: text for name, text in texts if text is not None}
 
 
@@ -226,7 +226,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key
         return Document(
             doc_id, attributes_of(schema, attributes) if attributes else {}, text_of(schema, text)
         )
-    except (ValueError, TypeError, RecursionError, StructureError, zlib.error) as error:
+    except (ValueError, TypeError, StructureError, zlib.error) as error:
         raise DamagedDataError(
             key, f"{shown(text or attributes)} ({error})", "a document"
         ) from None
@@ -485,14 +485,14 @@ def _read(owner: str, what: str, text: str, types: tuple[Any, ...]) -> Any:
     try:
         packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         unpacker = zlib.decompressobj()
-        *given, counts = json.loads(unpacker.decompress(packed, 1_000_000))
+        *given, counts = parse_json(unpacker.decompress(packed, 1_000_000))
         "".join(map(str, given)).encode()  # no lone surrogates
         if all(
             isinstance(value, kind) and not isinstance(value, bool)
             for value, kind in zip(given, types, strict=True)
         ):
             return [*given, None if counts is None else _counts(*counts)]
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, zlib.error):
+    except (ArithmeticError, LookupError, TypeError, ValueError, zlib.error):
         pass
     raise InvalidArgumentError(
         f"{owner}: {what}={shown(text)}", "give one that `search` returned"

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from shardkit.config.entry import open_regular, read_regular
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.operations.arguments import is_number, shown
+from shardkit.operations.arguments import is_number, parse_json, shown
 from shardkit.search.documents import Document, check_id
 from shardkit.search.schema import Schema
 
@@ -321,8 +321,8 @@ def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
 
 def _json_document(line: str, where: str) -> FileDocument | SkippedFile:
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(line)
+    except ValueError as error:
         return SkippedFile(where, f"is not JSON: {error}")
     body = _first(fields, _BODY) if isinstance(fields, dict) else None
     if not isinstance(body, str):

@@ -136,7 +136,7 @@ class SearchIndex(DocumentStructure[Face]):
         its mark, columns or postings; a posting without a document. `rebuild` repairs everything
         but lost documents.
 
-        Cost: an exchange for about 1,000 words of documents, for 20,000 postings, for 64 documents
+        Cost: an exchange for about 500 words of documents, for 20,000 postings, for 64 documents
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
         yield from check_parts(self._parts, partial(unpack, self.schema))

@@ -56,7 +56,7 @@ WORDS_PER_SLICE: Final = 300  # of a document that has more than `TERMS_PER_CALL
 PENDING_SECONDS: Final = 60  # for which its writer may pause
 PARTS_LOOKED_FOR: Final = 1_000  # in one exchange
 _MOVES_FOLLOWED: Final = 10
-BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
+BUCKETS_PER_CALL: Final = 10  # of 128 documents and words each
 
 
 N = TypeVar("N")

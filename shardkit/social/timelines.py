@@ -18,7 +18,7 @@ from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Operation, pages
+from shardkit.operations.operation import Operation, pages, relocated
 from shardkit.social.keys import KeyLayout, RelationKind, is_id
 from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
 from shardkit.social.status_cache import Statuses
@@ -72,6 +72,7 @@ class Timelines:
         """Undo `mark`, unless a later version marked the account."""
         return (yield from self._change(keys, 1, "unmark", "", "", version, uid))
 
+    @relocated
     def _change(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
         to, change = self._layout.timelines, "social/change_timelines"
         if len(keys) == 1:

@@ -23,6 +23,7 @@ from shardkit.cli.app import app
 from shardkit.local import LocalServer
 from shardkit.network import survey as module
 from shardkit.network.rules import judge
+from shardkit.network.server_queries import greeting_of
 from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
 from shardkit.operations.commands import Shard
 
@@ -184,7 +185,8 @@ def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> N
     [([b"role", b"master"], "master"), ([], ""), (redis.ResponseError("unknown command"), "")],
 )
 def test_the_role_is_known_without_info_if_the_server_supports_hello(hello: Any, role: str) -> None:
-    assert module._role(SimpleNamespace(execute_command=Mock(side_effect=[hello]))) == role
+    greeting = greeting_of(SimpleNamespace(execute_command=Mock(side_effect=[hello])))
+    assert greeting.get("role", "") == role
 
 
 def test_survey_faults_are_named(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from arranged import map_of
+from faces import PATIENCE
 
 import shardkit
 from shardkit import ShardMap
@@ -47,7 +48,9 @@ def test_a_push_to_where_the_data_is_not_is_refused(
         with pytest.raises(PushRefusedError, match=said):
             push(config, after, force=["others"])
         assert int(config.get("config:epoch") or 0) == 3
-        start_move(config, ["users:1"], f"localhost:{other_server.port}")
+        start_move(
+            config, ["users:1"], f"localhost:{other_server.port}", hold=min(5, 0.5 * PATIENCE)
+        )
         moved = int(config.get("config:epoch") or 0)
         with pytest.raises(PushRefusedError, match=r"users:1 .* is empty, and"):
             push(config, before)  # an old map

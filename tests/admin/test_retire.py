@@ -131,6 +131,26 @@ def test_data_of_another_component_is_kept(own_server: LocalServer, config: redi
         assert delete_data(retirement, quiet=0) == 1
 
 
+@pytest.mark.parametrize("name", ["old", "newer"])
+def test_databases_that_are_pushed_again_meanwhile_keep_the_rest(
+    own_server: LocalServer, config: redis.Redis, name: str
+) -> None:
+    retirement = retired(config, at(own_server, 1), at(own_server, 2))
+    pushed: list[int] = []
+
+    def again(deleted: int) -> None:
+        if not pushed:
+            pushed.append(deleted)
+            push(config, map_of(**{name: {"entry": at(own_server, 1)}}), force=[name])
+
+    with own_server.client(db=1) as old:
+        old.mset({f"k{n}": n for n in range(1200)})
+        said = r"pushed again: no more keys" if name == "old" else r"shares a database with .*newer"
+        with pytest.raises(ConfigError, match=said):
+            delete_data(retirement, quiet=0, progress=again)
+        assert len(old.keys("k*")) == 1200 - pushed[0] > 0
+
+
 def test_an_unknown_server_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     away = map_of(new={"entry": {"host": "127.0.0.1", "port": 1}})

@@ -275,7 +275,9 @@ def test_damaged_values_are_computed_again(face: Face, computing: Computing) -> 
     assert face.run(load("a")) == 1
     with shardkit.connect(face.kit.topology.source.shard_map) as other:
         client = other.key_sharded("many")[load.key("a")]
-        for number, damage in enumerate((b"v{", b"x", b"", b'e["A",1]', b"e["), 2):
+        deep = 5000 * b"["
+        damages = b"v{", b"x", b"", b'e["A",1]', b"e[", b"e" + deep, b"v" + deep
+        for number, damage in enumerate(damages, 2):
             client.hset(load.key("a"), "value", damage)
             assert face.run(load("a")) == number
         client.set(load.key("a"), "other")

@@ -77,6 +77,16 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("kind_of_key", [bytearray, memoryview])
+def test_keys_that_may_change_are_read_as_without_copies(near: Face, kind_of_key: Any) -> None:
+    router, key = near.kit.key_sharded("many"), kind_of_key(bytearray(b"k:0"))
+    near.run(router.set("k:0", "value"))
+    for read in (router.get, lambda name: router.pipeline().get(name).execute()):
+        assert near.run(read(key)) in (b"value", [b"value"])
+    assert near.run(router.mget([key, "k:1"])) == [b"value", None]
+    assert near.run(router.hget("h", key)) is None
+
+
 @pytest.mark.parametrize("name", READS)
 def test_a_read_that_was_made_before_sends_nothing(near: Face, there: ShardKit, name: str) -> None:
     router, hashed = near.kit.key_sharded("many"), near.kit.hash("profile", component="many")

@@ -504,7 +504,7 @@ def _spelled(key: bytes) -> set[str]:
 
 WRONG = ("blind", "other", "spread", "raw", "slow", "hang", "ended")
 RESULTS = ("same", "damage", "check", "wrong", *WRONG)
-FACES = ("blocking", "awaiting")  # without check()
+FACES = ("blocking", "awaiting")
 
 
 def main(*given: str) -> int:
@@ -545,14 +545,13 @@ def damage(face: str, name: str, some: str = "") -> Counter[str]:
     counts, began = Counter[str](), time.monotonic()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
     with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
-        checks = face == "blocking"
-        driver = Driver(kit, servers.shard_map, None if checks else runner, checks=checks)
+        waits = None if face == "blocking" else runner
+        driver = Driver(kit, servers.shard_map, waits, checks=True)
         signal.signal(signal.SIGALRM, lambda *_: driver.end())
         for outcome in driver.outcomes(name, some=some):
             signal.alarm(SECONDS)
             counts[outcome.result] += 1
-            silent = outcome.result in ("same", "damage", "check")
-            if not silent and (checks or outcome.result != "wrong"):
+            if outcome.result not in ("same", "damage", "check"):
                 print(f"{face} | {' | '.join(outcome)}", flush=True)
         signal.alarm(0)
         if driver.awaiting is not None:

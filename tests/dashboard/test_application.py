@@ -276,6 +276,34 @@ def test_grafanas_own_models_take_every_field_of_the_dashboard() -> None:
     assert is_within(stored, json.loads(encoder.JSONEncoder().encode(known)))
 
 
+def test_the_dashboard_keeps_the_rules_of_grafanas_linter() -> None:
+    """Those of github.com/grafana/dashboard-linter, which needs a newer Go than Debian has."""
+    dashboard = json.loads((PAGE.parent / "grafana.json").read_text())
+    source, *labels = dashboard["templating"]["list"]
+    assert (source["name"], source["label"]) == ("datasource", "Data source")
+    assert [each["name"] for each in labels] == ["job", "instance"]
+    for label in labels:
+        assert label["label"] == label["name"].title()
+        assert re.fullmatch(r"label_values\(.+, (job|instance)\)", label["query"])
+        assert (label["multi"], label["allValue"], label["refresh"]) == (True, ".+", 2)
+    assert dashboard["editable"] is False
+    assert len(dashboard["panels"]) == 14
+    for panel in (*labels, *dashboard["panels"]):
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in GRAFANA_UNITS
+        for target in panel["targets"]:
+            selected = re.findall(r"shardkit_[a-z_]+(.*?)(?:[ )/]|$)", target["expr"])
+            matchers = re.findall(r"shardkit_[a-z_]+({.*?})", target["expr"])
+            assert len(matchers) == len(selected) > 0
+            assert set(matchers) == {'{job=~"$job", instance=~"$instance"}'}
+
+
+GRAFANA_UNITS = {"short", "ops", "bytes", "percentunit", "s", "Bps"}
+
+
 def is_within(part: Any, whole: Any) -> bool:
     """Whether all fields of nested values are in others, which may have more."""
     if isinstance(part, dict):
@@ -398,3 +426,29 @@ def test_a_wrong_token_waits_before_it_is_refused(
     assert client.get("/?token=wrong").status_code == 401
     assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 200
     assert pauses == [1.0]
+
+
+def test_keys_of_shards_that_answer_are_shown_while_a_server_is_down(shown: Shown) -> None:
+    browser = opened(shown, browse_keys=True, token="right")
+    browser.headers["Authorization"] = "Bearer right"
+    down = shown.server(1)
+    dead = {
+        row["shard"]
+        for row in shown.fleet.shards_of(shown.kit.component("users"))
+        if row["server"] == down.address
+    }
+    assert dead
+    down.kill()
+    try:
+        keys, failed, cursor = set[str](), set[str](), "0:0"
+        while cursor:
+            page = answer(browser, f"/api/keys/users?pattern=*&cursor={cursor}")
+            keys |= {each["shard"] for each in page["keys"]}
+            failed |= page["failed"].keys()
+            cursor = page["cursor"]
+    finally:
+        down.restart()
+    until(lambda: all(each.state == "up" for each in shown.fleet.servers.values()))
+    assert failed == dead
+    assert keys
+    assert not keys & dead

@@ -144,6 +144,7 @@ def test_a_server_that_ends_is_seen_while_somebody_looks(
         to_its_place = "document.querySelector(\"td.wrap a[href^='/servers/']\").click()"
         browser.execute_script(to_its_place)  # a found element may be drawn again
         until(lambda: "It has not answered since" in text(browser))
+        assert "start it, or correct the entry" in text(browser)  # on its own page, too
         browser.get(site + "/")
     finally:
         server.restart()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,12 +155,20 @@ def record(servers: Servers, feature: str) -> list[str]:
 
 
 def table(rights: dict[str, list[str]]) -> str:
-    """Return the table of docs/rights.md."""
-    rows = [
-        f"| {feature} | `{' '.join('+' + name for name in names)}` |"
-        for feature, names in rights.items()
-    ]
-    return "\n".join(["| feature | commands, besides `+@connection` |", "|---|---|", *rows, ""])
+    """Return the table of docs/rights.md; the first row has what more than half of them send."""
+    counts = Counter(name for names in rights.values() for name in names)
+    common = {name for name, count in counts.items() if count > len(rights) / 2}
+    rows = {"each of them": granted(common)}
+    for feature, names in rights.items():
+        more = set(names) - common
+        rows[feature] = granted(more) if more else f"only {granted(names)}"
+    head = ["| feature | commands, besides `+@connection` |", "|---|---|"]
+    return "\n".join([*head, *(f"| {name} | {text} |" for name, text in rows.items()), ""])
+
+
+def granted(names: Iterable[str]) -> str:
+    """Return the rights to commands as the page has them."""
+    return f"`{' '.join(f'+{name}' for name in sorted(names))}`"
 
 
 def main() -> None:

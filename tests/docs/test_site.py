@@ -29,6 +29,12 @@ def test_each_page_is_in_the_navigation_once() -> None:
     assert sorted(NAVIGATION) == sorted([*pages, "decisions/README.md"])
 
 
+def test_the_readme_and_the_pages_are_short() -> None:
+    readme = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)
+    assert len(readme.split()) <= 450
+    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 55_000
+
+
 def test_each_public_package_has_a_page_in_the_reference() -> None:
     for module in PUBLIC:
         assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")

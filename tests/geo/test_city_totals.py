@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Exchanges, Face
 from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.geo import City, LocalCities, LogTally
 
 DAY = "2015-05-17"
@@ -136,3 +137,26 @@ def test_a_check_names_totals_that_cannot_be(face: Face, kit: ShardKit, copy: Lo
     client.zadd(city, {"x": 100})
     with pytest.raises(DamagedDataError, match=r"city:{2015-05-17} is damaged: b'x', where a city"):
         face.run(totals.top("city", DAY))
+
+
+def test_a_large_file_is_added_once_wherever_it_is_stopped(
+    face: Face, kit: ShardKit, copy: LocalCities
+) -> None:
+    totals = face.kit.city_totals(component="one")
+    tally = LogTally(copy)
+    tally.counts = {DAY: Counter({City(f"C{n}", f"R{n % 900}", "DE"): 2 for n in range(2500)})}
+    fewer = LogTally(copy)
+    fewer.counts = {DAY: Counter({City("Bonn", "", "DE"): 1})}
+    for begun in (1, 2):
+        killed = Exchanges(face, totals.deferred.add("a.log", tally))
+        assert killed.stop_after(begun)
+        [damage] = face.list(totals.check(DAY))
+        assert (damage.key, damage.repair[:3]) == (f"daily:adding:{{{DAY}}}", "add")
+        with pytest.raises(ParameterMismatchError, match=r"part of other totals of 'a\.log'"):
+            face.run(totals.add("a.log", fewer))
+    assert face.run(totals.add("a.log", tally)) is True
+    assert face.run(totals.add("a.log", tally)) is False
+    assert face.list(totals.check(DAY)) == []
+    assert face.run(totals.top("country", DAY)) == [(City("", "", "DE"), 5000)]
+    assert len(face.run(totals.top("city", DAY, 9999))) == 2500
+    assert not kit.client("one").exists(f"daily:adding:{{{DAY}}}")

@@ -324,3 +324,26 @@ def test_a_failed_import_whose_switch_arrived_all_the_same_keeps_its_data(kit: S
     with pytest.raises(StructureError, match="the answer is lost"):
         to_its_end(kit, steps, steps.throw(StructureError("the answer is lost")))
     assert kit.ip_to_city(component="many").find("1.0.0.1") == BONN
+
+
+def test_a_wrong_first_item_is_refused_before_anything_is_sent(face: Face, kit: ShardKit) -> None:
+    client = kit.client("one")
+    ip = face.kit.ip_to_city(component="one")
+    items: list[Any] = ["no item", IpRange(1, 9, City("DE", "", "Bonn"))]
+    with pytest.raises(InvalidArgumentError, match="'no item' cannot be imported"):
+        face.run(ip.import_from(items))
+    with pytest.raises(StructureError, match="no range could be read"):
+        face.run(ip.import_from([]))
+    assert list(client.scan_iter()) == []
+
+
+def test_a_lost_record_of_generations_is_found_and_replaced(face: Face, kit: ShardKit) -> None:
+    client = kit.client("one")
+    ip = face.kit.ip_to_city(component="one")
+    assert face.list(ip.check()) == []
+    face.run(ip.import_from([IpRange(1, 9, City("DE", "", "Bonn"))]))
+    client.delete("ip2city:generations")
+    [damage] = face.list(face.kit.ip_to_city(component="one").check())
+    assert (damage.key, damage.found) == ("ip2city:generations", "nothing")
+    face.run(ip.import_from([IpRange(1, 9, City("FR", "", "Paris"))]))
+    assert face.list(ip.check()) == []

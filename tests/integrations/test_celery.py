@@ -145,7 +145,8 @@ def send(app: Celery, number: int, seconds: float = 0, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "pool"), [("jobs", "prefork"), ("single", "solo"), ("clustered", "threads")]
+    ("component", "pool"),
+    [("jobs", "prefork"), ("single", "solo"), ("clustered", "threads"), ("jobs", "gevent")],
 )
 def test_workers_return_results_groups_and_chords_and_answer_pings(
     site: Site, client: Callable[[str], Celery], component: str, pool: str

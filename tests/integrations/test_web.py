@@ -11,11 +11,11 @@ from typing import Any
 
 import flask
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, WebSocket
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.integrations.asgi import (
     ErrorMiddleware,
     ETagMiddleware,
@@ -26,6 +26,7 @@ from shardkit.integrations.asgi import (
     lifespan,
 )
 from shardkit.integrations.fastapi import Kit, RateLimited, Session
+from shardkit.integrations.web import Sessions
 from shardkit.integrations.wsgi import FlaskSessions, MaintenanceWSGI, TimingWSGI, init_flask
 from shardkit.local import LocalServer
 from shardkit.network.health import asgi
@@ -247,6 +248,17 @@ def shop(shard_map: ShardMap) -> Iterator[TestClient]:
         else:
             session.setdefault("items", []).append(item)
 
+    @app.post("/renewed")
+    async def renewed(session: Session) -> None:
+        session.renew()
+
+    @app.websocket("/talk")
+    async def talk(socket: WebSocket) -> None:
+        socket.session["talks"] = 1
+        await socket.accept()
+        socket.session["said"] = await socket.receive_text()
+        socket.session.renew()  # too late for a cookie: the id stays
+
     @app.post("/race")
     async def race(session: Session, kit: Kit) -> None:
         await kit.key_sharded("many").delete(f"session:{session.id}")  # as another request may
@@ -289,6 +301,43 @@ def test_a_session_is_kept_until_it_is_emptied(shop: TestClient, kit: ShardKit) 
     shop.post("/cart?item=ring")
     shop.post("/race")
     assert list(kit.key_sharded("many").scan_iter("session:*")) == []
+
+
+def test_a_websocket_has_a_session(shop: TestClient) -> None:
+    with shop.websocket_connect("/talk") as socket:
+        socket.send_text("hello")
+    [cookie] = [value.decode() for name, value in socket.extra_headers if name == b"set-cookie"]
+    given = {"cookie": cookie.partition(";")[0]}
+    assert shop.get("/cart", headers=given).json() == {"talks": 1, "said": "hello"}
+
+
+def test_a_session_that_cannot_be_renewed_stays(shop: TestClient, kit: ShardKit) -> None:
+    shop.post("/cart?item=ring")
+    clients = [kit.client("many", shard) for shard in range(len(kit.component("many").shards))]
+    try:
+        for client in clients:
+            client.config_set("maxmemory", 1)
+        assert shop.post("/renewed").status_code >= 500
+    finally:
+        for client in clients:
+            client.config_set("maxmemory", 0)
+    assert shop.get("/cart").json() == {"items": ["ring"]}
+    before = shop.cookies["session"]
+    shop.post("/renewed")
+    assert shop.cookies["session"] != before
+    assert shop.get("/cart").json() == {"items": ["ring"]}
+    assert shop.get("/cart", headers={"cookie": f"session={before}"}).json() == {}
+
+
+def test_a_damaged_session_is_an_error_of_the_tree(async_memory_kit: AsyncShardKit) -> None:
+    async def load(stored: str) -> None:
+        sessions: Any = Sessions(async_memory_kit.face_of(True)[0], "users", "session", 100)
+        await async_memory_kit.key_sharded("users").set(f"session:{43 * 'a'}", stored)
+        with pytest.raises(DamagedDataError, match="no JSON"):
+            await sessions.load(43 * "a")
+
+    for stored in ("7", "{", 5000 * "["):
+        asyncio.run(load(stored))
 
 
 def test_errors_of_servers_are_503_and_bad_input_is_400(shop: TestClient) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import redis
 from arranged import map_of
 from faces import Face, faced
 from hypothesis import HealthCheck, given, settings, strategies as st
+from relays import Relay
 
 import shardkit
 from shardkit import ShardErrors, ShardKit, ShardMap
@@ -186,6 +189,48 @@ def test_four_shards_equal_one_server(
         asked = dict.fromkeys(read, "1-1")
         assert router.xread(asked, count=count) == one.xread(asked, count=count)
         assert router.pipeline().xread(asked).execute() == [one.xread(asked)]
+
+
+def json_mget(args: list[bytes]) -> bytes:
+    """As RedisJSON replies: a match of the path for each key, or null."""
+    assert args[-1] == b"$.n"
+    texts = [None if key == b"gone" else b'["%s"]' % key for key in args[1:-1]]
+    rows = (b"$-1\r\n" if each is None else b"$%d\r\n%s\r\n" % (len(each), each) for each in texts)
+    return b"*%d\r\n" % len(texts) + b"".join(rows)
+
+
+def ts_madd(args: list[bytes]) -> bytes:
+    """As RedisTimeSeries replies: the time of each sample, or an error in its place."""
+    samples = [args[n : n + 3] for n in range(1, len(args), 3)]
+    gone = b"-ERR TSDB: the key does not exist\r\n"
+    rows = (gone if key == b"gone" else b":%d\r\n" % int(at) for key, at, _ in samples)
+    return b"*%d\r\n" % len(samples) + b"".join(rows)
+
+
+def test_many_keys_of_modules_are_split_and_merged(kind: str, servers: LocalServers) -> None:
+    """No server of the tests has these modules; what the modules reply was recorded."""
+    port = servers.server_of("one").port
+    with ExitStack() as stack:
+        relays = [stack.enter_context(closing(Relay(port))) for _ in range(3)]
+        for relay in relays:
+            relay.replaced = {"JSON.MGET": json_mget, "TS.MADD": ts_madd}
+        entries = [{"port": relay.port, "db": n} for n, relay in enumerate(relays)]
+        face = stack.enter_context(faced(kind, map_of(docs={"shards": entries})))
+        router, names = face.kit.key_sharded("docs"), [*KEYS[:20], "gone", "k3"]
+        assert {router.shard_of(name) for name in names} == {0, 1, 2}
+        values = [None if name == "gone" else f'["{name}"]'.encode() for name in names]
+        asked = ("JSON.MGET", *names, "$.n")
+        assert face.run(router.execute_command(*asked)) == values
+        pipe = router.pipeline()
+        pipe.execute_command(*asked)
+        added = pipe.execute_command(
+            "TS.MADD", *chain(*((key, n, 1) for n, key in enumerate(names)))
+        )
+        assert added is pipe
+        found, times = face.run(pipe.execute())
+        assert found == values
+        assert [n for n, at in enumerate(times) if at != n] == [names.index("gone")]
+        assert str(times[names.index("gone")]) == "TSDB: the key does not exist"
 
 
 def test_what_is_loaded_is_loaded_once_on_each_server(face: Face) -> None:

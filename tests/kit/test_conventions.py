@@ -201,7 +201,7 @@ def test_every_length_of_time_can_be_a_timedelta() -> None:
 
 
 # Words that are gone, as each meant what another one means: see docs/arguments.md.
-GONE = {"wait", "patience", "groups", "shard_size", "relation_shards", "rule", "top"}
+GONE = {"wait", "patience", "groups", "shard_size", "relation_shards", "rule", "top", "each"}
 DURATIONS = {
     *("timeout", "blocking_timeout", "copy_timeout", "client_timeout", "durable_timeout"),
     *("ttl", "averages_ttl", "statistics_ttl", "lease", "stale", "remember", "max_age"),

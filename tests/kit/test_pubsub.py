@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -20,7 +21,12 @@ from redis.exceptions import RedisError
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.errors import CommandRefused, InvalidArgumentError, ShardKitError
+from shardkit.errors import (
+    CommandRefused,
+    InvalidArgumentError,
+    PushRefusedError,
+    ShardKitError,
+)
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
 
 KINDS = ["blocking", "awaiting"]
@@ -214,7 +220,8 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
                     server.restart()
                     time.sleep(random.random())
                     homes[random.randrange(SHARDS)] = random.choice([a, b, c])
-                    arrange()
+                    with suppress(PushRefusedError):  # a busy server's data is not compared in time
+                        arrange()
 
             threads = [threading.Thread(target=each) for each in (publish, disturb)]
             publishing = threads[0]

@@ -198,6 +198,8 @@ def test_a_router_refuses_commands_that_belong_to_no_shard(face: Face) -> None:
         face.run(router.execute_command("NONSENSE", "a"))
     with pytest.raises(AttributeError, match=r"no flushall\(\).*for client in router"):
         router.flushall()
+    with pytest.raises(AttributeError, match=r"no json\(\).* router\[key\]\.json\(\), or a client"):
+        router.json()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         router.nonsense("a")
 

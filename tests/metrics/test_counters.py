@@ -190,7 +190,7 @@ def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
     assert counters.total(["x"], 60) == 11
 
 
-@pytest.mark.parametrize("stored", [b"", b"\x21\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
+@pytest.mark.parametrize("stored", [b"", b"\x01\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
 def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit) -> None:
     now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="few", precisions=[60])
@@ -303,3 +303,17 @@ def test_one_sending_ends_although_others_go_on_recording(
     assert counters.total(names, 60) == 2
     assert counters.flush()
     assert counters.total(names, 60) == 3
+
+
+def test_a_counter_of_thousands_of_old_chunks_is_cleaned_in_steps(
+    face: Face, kit: ShardKit
+) -> None:
+    counters = clocked(face.kit, now=Time(NOON)).counters(component="one", precisions=[1])
+    face.run(counters.add("x"))
+    client, key = kit.client("one"), counters._of(group_of("x"), "x")
+    client.hset(key, mapping={f"1:{n}": b"\x11\x01" for n in range(3500)})
+    client.zadd(counters._known(group_of("x")), {"x": 1})
+    assert face.run(counters.clean()).chunks == 3500
+    assert face.run(counters.clean()).chunks == 0
+    assert client.hlen(key) == 1
+    assert face.run(counters.total(["x"], 1)) == 1

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import redis
 from arranged import map_of
-from faces import PATIENCE, Face, faced
+from faces import PATIENCE, Face, clocked, faced
 
 import shardkit
 from shardkit.admin import push
 from shardkit.dashboard import FleetWatch
+from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.queues import AsyncWorker, NewTask, Worker
 
@@ -401,3 +402,15 @@ def test_a_kit_that_is_closed_waits_two_seconds_for_its_last_records(
         face.run(face.kit.aclose()) if face.runner else face.kit.close()
         assert time.monotonic() - began < 30  # the socket_timeout is 120
     assert any(True for _ in servers.first.scan_iter("counters:*"))
+
+
+@pytest.mark.long(2)
+@pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
+def test_counters_are_cleaned_where_servers_answer(face: Face, servers: Servers, kind: str) -> None:
+    counters = clocked(face.kit, now=lambda: 1e9).counters(component="both", precisions=[60])
+    face.run(counters.add_many({f"c{n}": 1 for n in range(64)}))
+    later = face.kit.counters(component="both", precisions=[60])
+    assert any(True for _ in servers.first.scan_iter("counters:*:of:c*"))
+    with servers.trouble(kind), pytest.raises(ShardErrors, match="both:1"):
+        face.run(later.clean())
+    assert not any(True for _ in servers.first.scan_iter("counters:*:of:c*"))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.kit.kit import ShardKit
+from shardkit.operations.arguments import parse_json
 from shardkit.structures import codec
 
 _LONGEST = 64  # parts of a name that is compared with others: time grows with their square
@@ -265,8 +266,8 @@ class Conversion:
     def parse(cls, text: str | bytes) -> Conversion:
         """Read what `to_json` has written; another text is an InvalidArgumentError."""
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError, RecursionError) as error:
+            return cls(**parse_json(text))
+        except (ValueError, TypeError) as error:
             raise InvalidArgumentError(
                 f"the plan cannot be read: {error}", "write one: shardkit advise --output"
             ) from error

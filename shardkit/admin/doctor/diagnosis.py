@@ -24,6 +24,7 @@ from shardkit.admin.doctor.scan import (
     StoredStructure,
     WorstExcess,
 )
+from shardkit.errors import natural
 from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
@@ -104,7 +105,7 @@ class Diagnosis:
 def diagnose(scan: ScanResult) -> Diagnosis:
     """Return the findings about scanned keys."""
     structures = []
-    for key in sorted(scan.structures):
+    for key in sorted(scan.structures, key=lambda pair: tuple(map(natural, pair))):
         structure = scan.structures[key]
         group = KeyGroup(*key, "")
         statistics = scan.groups.get(group, KeyStatistics())

@@ -41,12 +41,14 @@ from shardkit.admin.growth.certificate import (
     compare as compare,
 )
 from shardkit.admin.growth.failover import (
-    Fence as Fence,
     apply_fences as apply_fences,
     fail_over as fail_over,
+)
+from shardkit.admin.growth.journal import (
+    Fence as Fence,
+    Move as Move,
     pending_fences as pending_fences,
 )
-from shardkit.admin.growth.journal import Move as Move
 from shardkit.admin.growth.move import (
     abort_move as abort_move,
     complete_move as complete_move,

@@ -7,9 +7,9 @@
     SCAN of the other side ─► keys that only it has
 
 Expiries of hash fields, consumer groups and pending entries count. Encodings, the order of members
-and the count that PFCOUNT keeps in a HyperLogLog do not. A key that differs is read again until it
-has not changed for `SETTLED` seconds, as what follows its changes may be behind. One that changes
-all the time is counted separately.
+and the count that PFCOUNT keeps in a HyperLogLog do not, nor do shardkit's own keys. A key that
+differs is read again until it has not changed for `SETTLED` seconds, as what follows its changes
+may be behind. One that changes all the time is counted separately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,7 @@ from shardkit.admin.growth.exchange import (
     at_work,
     check_share,
     one_connection,
+    pages,
 )
 from shardkit.admin.growth.pieces import has_expiring_fields, large_values
 from shardkit.admin.growth.shard_copy import TOLD
@@ -61,7 +62,6 @@ _STEP = 0.02
 _EXPIRING = 0.05  # seconds in which two servers drop what expires
 _LARGE = 3_000_000  # bytes in memory that take 20 ms to DUMP
 _FOOTER = 10  # bytes of a DUMP: its version and a checksum
-_REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
 
@@ -99,7 +99,6 @@ def compare(
     second: Callable[[D], Any],
     databases: Iterable[D],
     progress: Callable[[int], object] = lambda keys: None,
-    ignored: Collection[bytes] = (),
     share: float = 1.0,
     *,
     others: Iterable[D] | None = None,
@@ -121,7 +120,6 @@ def compare(
         untold: is called with keys that differ, if their changes are not all told: they must be
             copied again.
         progress: is called with the number of keys compared so far.
-        ignored: keys that may differ.
         share: the share of the time in which this works; it pauses for the rest.
 
     Cost: two exchanges with each server for up to 32 keys of 30 KB together, more for collections
@@ -163,7 +161,7 @@ def compare(
     late: defaultdict[tuple[D, D], list[bytes]] = defaultdict(list)
     for number in databases:
         one = first(number)
-        for at, keys in _grouped(number, one, ignored, there):
+        for at, keys in _grouped(number, one, there):
             other = second(at)
             for part in slices.of(keys):
                 with at_work(share):
@@ -176,7 +174,7 @@ def compare(
     settle()
     for number in databases if others is None else others:
         other, name = second(number), label(number)
-        for at, keys in _grouped(number, other, ignored, back):
+        for at, keys in _grouped(number, other, back):
             one = first(at)
             if all(ask(one, [("EXISTS", key) for key in keys])):  # a cluster's have other slots
                 continue
@@ -310,32 +308,15 @@ def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> 
     return ""
 
 
-def _grouped(
-    number: D, client: Any, ignored: Collection[bytes], where: Where[D]
-) -> Iterator[tuple[D, Sequence[bytes]]]:
+def _grouped(number: D, client: Any, where: Where[D]) -> Iterator[tuple[D, Sequence[bytes]]]:
     """Yield the keys of a database by the place that the other side has them at, in pages."""
     waiting: defaultdict[D, list[bytes]] = defaultdict(list)
-    for page in _pages(client, ignored):
+    for page in pages(client, _PAGE):
         for at, keys in where(number, page).items():
             waiting[at] += keys
             if len(waiting[at]) >= _PAGE:
                 yield at, waiting.pop(at)
     yield from waiting.items()
-
-
-def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:
-    cursor = 0
-    seen: set[bytes] = set(ignored)
-    while True:
-        cursor, keys = client.scan(cursor, count=_PAGE)
-        if len(seen) > _REPEATED:  # SCAN may repeat keys, mostly close to each other
-            seen = set(ignored)
-        page = [key for key in dict.fromkeys(keys) if key not in seen]
-        seen.update(page)
-        for start in range(0, len(page), _PAGE):
-            yield page[start : start + _PAGE]
-        if not int(cursor):
-            return
 
 
 # The command that reads a value of each type, or its part that fits into a shared exchange.

@@ -200,6 +200,7 @@ USUAL_DATABASES = 16  # of a server
 _GREETING = frozenset({"NULL", "auth", "hello", "client", "client|setinfo"})
 _TIMEOUT = 10.0  # seconds for one answer
 _PAGE = 100  # keys that are listed and deleted at a time, while other clients wait
+_REPEATED = 100_000  # keys that are known again if SCAN repeats them, mostly close to each other
 
 
 @contextmanager
@@ -255,6 +256,7 @@ def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
 
 def pages(client: Any, count: int = _PAGE) -> Iterator[list[bytes]]:
     """Yield the keys of a database that are not shardkit's own, about `count` at a time."""
+    seen: set[bytes] = set()
     with one_connection(client) as line:
         cursor: Any = None
         line.post([("SCAN", 0, "COUNT", count)])
@@ -262,7 +264,10 @@ def pages(client: Any, count: int = _PAGE) -> Iterator[list[bytes]]:
             [(cursor, keys)] = accepted(line.replies())
             if cursor != b"0":  # the server is at it while the caller works
                 line.post([("SCAN", cursor, "COUNT", count)])
-            page = [key for key in keys if not is_own(key)]
+            if len(seen) > _REPEATED:
+                seen.clear()
+            page = [key for key in dict.fromkeys(keys) if key not in seen and not is_own(key)]
+            seen.update(page)
             if page:
                 yield page
 

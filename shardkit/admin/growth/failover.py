@@ -30,7 +30,6 @@ tell: the lease is looked at before and afterwards.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -44,8 +43,26 @@ from redis.utils import str_if_bytes
 from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import servers
 from shardkit.admin.growth.exchange import mark_of
-from shardkit.admin.growth.journal import Lease, lease, push_relocation, wait_until_read
-from shardkit.admin.growth.relocation import Same, ServerAddress, Stored, address_of, entries_on
+from shardkit.admin.growth.gate import give_up
+from shardkit.admin.growth.journal import (
+    FENCES_KEY,
+    Fence,
+    Lease,
+    lease,
+    note_fence,
+    pending_fences,
+    push_relocation,
+    read_all,
+    wait_until_read,
+)
+from shardkit.admin.growth.relocation import (
+    Place,
+    Same,
+    ServerAddress,
+    Stored,
+    address_of,
+    entries_on,
+)
 from shardkit.admin.growth.servers import STEP, TIMEOUT, KnownServers, Order, ServerRole, Takeover
 from shardkit.admin.servers import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
@@ -60,26 +77,6 @@ from shardkit.operations.commands import Shard
 HOLD = 0.5  # seconds that writers may wait
 _NOTICE = TIMEOUT  # seconds for replicas to notice that their master has crashed
 _COPY = 30.0  # seconds to catch up before a planned failover
-_FENCES_KEY = "config:growth:fences"
-_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Fence:
-    """A master that was replaced while it was down.
-
-    Attributes:
-        source: the server.
-        target: the one that took its place.
-        applied: whether it is a replica now.
-        least: the ``min-replicas-to-write`` of the new master before it took over alone; restored
-            once this server follows.
-    """
-
-    source: ServerAddress
-    target: ServerAddress
-    applied: bool = False
-    least: int = 0
 
 
 def fail_over(
@@ -210,16 +207,22 @@ def fail_over(
                 offsets = _roles(everyone, login)
             else:
                 offsets = _require_crash(shards[0], source, why, everyone, login, same)
+            written = [each.offset for each in offsets.values() if same(each.master, source)]
             if wanted is not None:
                 offsets = {each: role for each, role in offsets.items() if each == wanted}
             if not force:
                 offsets = _following(offsets, source, same)
             target = _best(source, offsets, None if force else MOST_DOWN)
-            behind = max(each.offset for each in offsets.values()) - offsets[target].offset
+            behind = max(0, *written, *(each.offset for each in offsets.values()))
+            behind -= offsets[target].offset
             replica = connect(target)
-            least = servers.take_writes_alone(replica, config, target)
-            fence = {"format": _FORMAT, "master": str(target), "least": least}
-            config.hset(_FENCES_KEY, str(source), json.dumps(fence))
+            if behind and not force and not replica.info("keyspace"):
+                raise GrowthError(
+                    f"{target} has no keys, and other replicas have: they would lose theirs",
+                    "leave out --to, or name another one",
+                )
+            servers.take_writes_alone(replica, config, target)
+            note_fence(config, Fence(source, target))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
             servers.persist_roles(replica)
@@ -357,7 +360,7 @@ def _taken_over(
     After a crash the config server has its name; if a master died after it had handed over, only
     the caller knows it.
     """
-    noted = [each.target for each in pending_fences(config) if same(each.source, source)]
+    noted = [each.target for each in pending_fences(config) if each.is_of(source, same)]
     candidates = [each for each in noted if _named(known, each, same)]
     if not candidates and forced:
         candidates = [forced]
@@ -424,25 +427,10 @@ def repoint(
     return followers, failed
 
 
-def pending_fences(config: Any) -> list[Fence]:
-    """Return the masters that were replaced while they were down, and are not fenced yet."""
-    found = []
-    for source, text in config.hgetall(_FENCES_KEY).items():
-        name = str_if_bytes(source)
-        try:
-            stored = json.loads(text)
-            target = ServerAddress.parse(stored["master"])
-            least = int(stored.get("least", 0))
-            found.append(Fence(ServerAddress.parse(name), target, least=least))
-        except (ValueError, TypeError, KeyError, InvalidArgumentError):
-            raise ConfigError(
-                f"{_FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
-            ) from None
-    return found
-
-
 def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
-    """Make replaced masters that are back replicas of the new masters.
+    """Make replaced masters that are back replicas of the new masters, and close databases.
+
+    What entries name again by then stays as it is.
 
     Args:
         config: a client of the config server.
@@ -450,10 +438,13 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
 
     Returns:
         All fences that were pending, and whether each is applied.
+
+    Raises:
+        GrowthError: a master that is back has keys, and the one that it would follow has none.
     """
     timeout = check_seconds("apply_fences", "timeout", timeout)
     end = time.monotonic() + timeout
-    done: dict[ServerAddress, Fence] = {}
+    done: dict[ServerAddress | Place, Fence] = {}
     fleet: KnownServers | None = None
     while True:
         components = read_components(config)
@@ -463,32 +454,58 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
         for source in done.keys() - {each.source for each in pending}:
             done[source] = replace(done[source], applied=True)  # by another process
         for fence in pending:
-            applied = False
             assert fleet is not None, "something was pending"
-            for shard, entry in entries_on(components.values(), fence.target, fleet.same)[:1]:
-                applied = _apply(config, fence, Stored(entry, entry_key(*shard)))
+            applied = _apply(config, fence, components, fleet.same)
             if applied:
-                config.hdel(_FENCES_KEY, str(fence.source))
+                config.hdel(FENCES_KEY, str(fence.source))
             done[fence.source] = replace(fence, applied=applied)
         if all(fence.applied for fence in done.values()) or time.monotonic() >= end:
             return list(done.values())
         time.sleep(4 * STEP)
 
 
-def _apply(config: Any, fence: Fence, login: Stored) -> bool:
-    try:
-        with servers.connected_to(fence.source, login, timeout=0.5) as client:
-            if servers.role_of(client).is_master:
-                with lease(config) as leased:  # look again: it may have become the master again
-                    if fence in pending_fences(config):
-                        servers.replicate(client, fence.target, login, leased.order)
-                servers.persist_roles(client)
-        if fence.least:
-            with servers.connected_to(fence.target, login) as master:
-                servers.ask_for_replicas(master, config, fence.target)
-    except (RedisError, OSError, GrowthError):
-        return False
-    return True
+def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same: Same) -> bool:
+    """Fence a server or database that is back; return whether nothing is left to do."""
+    server, number = fence.place
+    of_target = entries_on(components.values(), fence.target, same)
+    of_source = entries_on(components.values(), server, same)
+    if any(number in (None, entry.database) for _, entry in of_source):
+        # The failover has not pushed yet, or the move has not; or it is used again since.
+        every = read_all(config, [])
+        return number is not None and all(m.is_over for m in every if m.id == fence.move)
+    others = (pair for each in components.values() for pair in each.entries())
+    for shard, entry in [*of_target, *others][:1]:
+        login = Stored(entry, entry_key(*shard))
+        lost = False
+        try:
+            with servers.connected_to(server, login, 0.5, number or 0) as client:
+                if servers.role_of(client).is_master:
+                    with lease(config) as leased:  # look again: it may be the master again
+                        if fence not in pending_fences(config):
+                            return False
+                        if number is None:
+                            with servers.connected_to(fence.target, login) as master:
+                                lost = client.info("keyspace") and not master.info("keyspace")
+                            if not lost:
+                                servers.replicate(client, fence.target, login, leased.order)
+                        else:
+                            home = str(fence.target)
+                            give_up(Place(server, number), client, fence.move, home, leased.check)
+                    servers.persist_roles(client)
+            if number is None:
+                with servers.connected_to(fence.target, login) as master:
+                    servers.ask_for_replicas(master, config, fence.target)
+        except (RedisError, OSError, GrowthError):
+            return False
+        if lost:
+            raise GrowthError(
+                f"{server} is back and has keys, but {fence.target}, which has replaced it, has "
+                "none: nothing has changed",
+                f"stop {fence.target}, and then: shardkit failover {fence.target} --to {server} "
+                f"--force. If they were deleted, empty {server} (FLUSHALL)",
+            )
+        return True
+    return False
 
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote

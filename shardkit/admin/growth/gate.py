@@ -64,6 +64,7 @@ from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
@@ -122,7 +123,7 @@ def fence_value(
 def move_of(value: bytes | None) -> str | None:
     """Return the move that set a fence; None if there is none, empty if it cannot be read."""
     try:
-        return None if value is None else str(json.loads(value)["move"])
+        return None if value is None else str(parse_json(value)["move"])
     except (ValueError, TypeError, KeyError):
         return ""
 
@@ -130,7 +131,7 @@ def move_of(value: bytes | None) -> str | None:
 def record_in(value: bytes | None) -> dict[str, Any]:
     """Return the record of a move that a source's fence has; empty if it has none."""
     with suppress(ValueError, TypeError, KeyError):
-        found = json.loads(value or b"{}")["record"]
+        found = parse_json(value or b"{}")["record"]
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -468,26 +469,35 @@ def wait_for_readers(
         time.sleep(_LOOK)
 
 
+def give_up(
+    place: Place, client: Any, move: str, to: str, require_lease: Callable[[], object]
+) -> None:
+    """Close what clients with old entries may still use, a database or a node of a cluster."""
+    if client.info("cluster").get("cluster_enabled"):
+        require_lease()
+        force_open(client, _CLOSED)
+    elif move_of(client.get(fence_key(client))) in (None, move):
+        take({place: client}, fence_value(move, "", to), require_lease)
+    wait_for_readers(client, [place.database], 0.0, all_read=True)
+
+
 def update_nodes(move: Move, login_of: LoginOf) -> None:
-    """Have a split into or out of a cluster name the masters that the cluster has now."""
-    move.slots = {}
+    """Have a split into or out of a cluster name the masters that the cluster has now.
+
+    One whose nodes are all away keeps those that it had.
+    """
+    slots: dict[str, Ranges] = {}
     sides = [move.sources, move.targets]
     for n, cluster in enumerate(move.clusters):
         if cluster:
-            places = [ServerAddress.parse(cluster), *(Place.parse(at).server for at in sides[n])]
-            failure: Exception | None = None
-            for server in places:
-                try:
+            nodes = {place: move.slots[place] for place in sides[n]}
+            for server in (ServerAddress.parse(cluster), *(Place.parse(at).server for at in nodes)):
+                with suppress(RedisError, OSError):
                     nodes, _ = masters_of(server, login_of(server))
                     break
-                except (RedisError, OSError) as error:
-                    failure = error
-            else:
-                raise GrowthError(
-                    f"the cluster has no node that answers: {failure}", "start the nodes"
-                )
-            move.slots |= nodes
+            slots |= nodes
             sides[n] = list(nodes)
+    move.slots = slots
     move.sources, move.targets = sides
     move.source, move.target = (
         ", ".join(dict.fromkeys(str(Place.parse(at).server) for at in side)) for side in sides

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from socket import gethostname
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -46,7 +46,7 @@ from shardkit.errors import (
     PushRefusedError,
     ShardKitError,
 )
-from shardkit.operations.arguments import annotations_of, kind_of
+from shardkit.operations.arguments import annotations_of, kind_of, parse_json
 from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
@@ -109,9 +109,8 @@ class Move(Change):
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
         run_id: of the target of a move of a server, when the data was marked: under another one it
             may have come back without the data, and so without the mark.
+        emptied: whether the emptying of the sources has begun: the targets alone have everything.
         opened: databases that were left and have been opened for other uses since.
-        copied: the bytes that were copied, as DUMP packs them.
-        seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
         expected: the seconds that the plan announced.
         slowness: by what the servers were slower then than an idle machine.
@@ -144,9 +143,8 @@ class Move(Change):
     minimums: dict[str, str] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
     run_id: str = ""
+    emptied: bool = False
     opened: list[str] = field(default_factory=list)
-    copied: int = 0
-    seconds: float = 0.0
     memory: int = 0
     expected: float = 0.0
     slowness: float = 1.0
@@ -171,7 +169,7 @@ class Move(Change):
 _IN_FENCES = (
     *("name", "copying", "source", "target", "shards", "sources", "targets", "placements"),
     *("routes", "id", "phase", "epoch", "owner", "started", "undoes", "clusters", "slots"),
-    *("decided", "databases", "minimums"),
+    *("decided", "databases", "minimums", "emptied"),
 )
 
 
@@ -269,7 +267,7 @@ def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None)
 def move_of_record(where: str, text: Any) -> Move | None:
     """Read a record; return None if it is that of another change."""
     try:
-        stored = json.loads(text)
+        stored = parse_json(text)
         if (stored.get("kind") or "move") not in ("move", "split"):
             return None
         if stored["format"] > FORMAT:
@@ -348,8 +346,10 @@ class Lease:
             with suppress(redis.RedisError, OSError):
                 client.delete(_token_key(client))
 
-    def order(self, client: Any, *command: Any) -> None:
+    def order(self, client: Any, *command: Any, then: str = "") -> None:
         """Have a server execute a command, unless another process has taken over by then.
+
+        Nobody else's command comes between it and the script ``then``.
 
         The server checks that no process has marked it since this one had the lease for certain.
         A node of a cluster that is down cannot check that; `check` afterwards tells.
@@ -362,6 +362,8 @@ class Lease:
             self.check()
             pipe.multi()
             pipe.execute_command(*command)
+            if then:
+                pipe.execute_command("EVAL", then, 0)
             try:
                 pipe.execute()
             except redis.WatchError as error:
@@ -395,6 +397,63 @@ class Lease:
             f"than {LEASE:g} s. Another process may have taken over",
             "see: shardkit changes. If none has, resume the move, or repeat the command",
         )
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A master that was replaced while it was down, or a database that was given up.
+
+    Attributes:
+        source: the server, or the database of a server.
+        target: the server that took its place.
+        applied: whether it is a replica now, or closed.
+        move: of a database, the move that was ended.
+    """
+
+    source: ServerAddress | Place
+    target: ServerAddress
+    applied: bool = False
+    move: str = ""
+
+    @property
+    def place(self) -> tuple[ServerAddress, int | None]:
+        """The server, and the number of the database; None for all."""
+        source = self.source
+        return source if isinstance(source, Place) else (source, None)
+
+    def is_of(self, server: ServerAddress, same: Same) -> bool:
+        """Whether it is for this whole server."""
+        return self.place[1] is None and same(self.place[0], server)
+
+
+FENCES_KEY = "config:growth:fences"
+_FENCE_FORMAT = 1
+
+
+def note_fence(config: redis.Redis, fence: Fence) -> None:
+    """Record what has to be fenced once it is back."""
+    stored = {"format": _FENCE_FORMAT, "master": str(fence.target), "move": fence.move}
+    config.hset(FENCES_KEY, str(fence.source), json.dumps(stored))
+
+
+def pending_fences(config: Any) -> list[Fence]:
+    """Return the masters that were replaced while they were down, and are not fenced yet.
+
+    Also the databases that a move was to fill, if they were lost when it was ended.
+    """
+    fences = []
+    for source, text in config.hgetall(FENCES_KEY).items():
+        name = str_if_bytes(source)
+        try:
+            stored = parse_json(text)
+            fenced = Place.parse(name) if "/" in name else ServerAddress.parse(name)
+            target, move = ServerAddress.parse(stored["master"]), str(stored.get("move", ""))
+            fences.append(Fence(fenced, target, move=move))
+        except (ValueError, TypeError, KeyError, InvalidArgumentError):
+            raise ConfigError(
+                f"{FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
+            ) from None
+    return fences
 
 
 @contextmanager
@@ -442,12 +501,24 @@ def push_relocation(
     keep_source: bool,
     message: str,
 ) -> int:
-    """Replace a server in all entries, unless none names it as a master; return the epoch."""
-    return push_changed(
+    """Replace a server in all entries, unless none names it as a master; return the epoch.
+
+    Servers that should follow it once they are back will follow the other one.
+    """
+    config = lease.config
+    pending = pending_fences(config)
+    for fence in pending:
+        if same(fence.target, source) and not fence.is_of(target, same):
+            note_fence(config, replace(fence, target=target))
+    epoch = push_changed(
         lease,
         lambda components: relocated(components, source, target, same, keep_source=keep_source),
         message,
     )
+    for fence in pending:
+        if fence.is_of(target, same):  # it is the master again
+            config.hdel(FENCES_KEY, str(fence.source))
+    return epoch
 
 
 def push_changed(

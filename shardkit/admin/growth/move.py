@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, Unpack
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.changes import explaining, way_on
 from shardkit.admin.growth import journal, servers
@@ -31,7 +31,14 @@ from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.config.component import Component
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, ShardKitError
+from shardkit.network.survey import missing_rights
 from shardkit.operations.arguments import Seconds, check_seconds
+
+# Empties a server that has just been promoted, unless somebody has written there since.
+_EMPTY = """
+local said = redis.call('INFO', 'replication')
+local now, since = said:match('master_repl_offset:(%d+)'), said:match('second_repl_offset:(%d+)')
+if since and tonumber(now) < tonumber(since) then redis.call('FLUSHALL', 'ASYNC') end"""
 
 
 class ServerMover(Mover):
@@ -96,7 +103,16 @@ class ServerMover(Mover):
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
                 if hands_over():
+                    if self._lost_source(old, new):
+                        raise GrowthError(
+                            f"{source} has come back without its keys, and {target} has what was "
+                            "copied",
+                            f"restore a backup, or: shardkit move abort {move.name}, which leaves "
+                            "the copy",
+                        )
                     self._attach(new)  # the target may have been restarted
+                    for server in (old, new):  # a password may have changed during the copy
+                        servers.follow_as(server, self._own, self._lease.order)
                     servers.wait_for_copy(old, new, self._copy_timeout, tell=self._lease.check)
                     servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
@@ -120,7 +136,7 @@ class ServerMover(Mover):
                     self._progress(f"waiting until clients have left {source}")
                     wait_until_left(old, LEAVE)
                     self._require_data(old, new)
-                    self._certify(proof_key(new).encode())
+                    self._certify()
                     self._require_data(old, new)
                 self._reached("done")
 
@@ -139,7 +155,6 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
-        servers.follow_as(old, self._own, self._lease.order)
 
         def tell() -> None:
             said = new.info("replication")
@@ -234,7 +249,7 @@ class ServerMover(Mover):
         repoint(others, self._target, self._own, self._lease.order)
         self._reached("pushed")
 
-    def _certify(self, *own: bytes) -> None:
+    def _certify(self) -> None:
         move = self._move
         with ExitStack() as stack:
 
@@ -246,7 +261,6 @@ class ServerMover(Mover):
                 lambda number: client(self._target, number),
                 lambda number: client(self._source, number),
                 sorted(int(number) for number in used if number.isdigit()),
-                own,
             )
         move.certificate = {
             **asdict(compared),
@@ -290,16 +304,17 @@ class ServerMover(Mover):
                     f"{target} has taken over",
                     f"resume it, and then: shardkit move reverse {self._source}",
                 )
-            if not move.followed and self._has_copy(role):
+            # A server that others have detached is theirs.
+            if not move.followed and role.master is not None and self._has_copy(role.master):
                 self._require_source()
                 try:
-                    with (
-                        servers.connected_to(self._source, self._own) as old,
-                        self._lease.marking(old, new),
-                    ):
-                        self._require_source()  # it may have handed over in the meantime
-                        self._lease.order(new, "REPLICAOF", "NO", "ONE")
-                    self._lease.order(new, "FLUSHALL", "ASYNC")
+                    if missing_rights(new, ("FLUSHALL",)):
+                        raise NoPermissionError("the user must not run FLUSHALL")
+                    with servers.connected_to(self._source, self._own) as old:
+                        then = "" if self._lost_source(old, new) else _EMPTY
+                        with self._lease.marking(old, new):
+                            self._require_source()  # it may have handed over in the meantime
+                            self._lease.order(new, "REPLICAOF", "NO", "ONE", then=then)
                 except ResponseError as error:
                     raise GrowthError(
                         f"{target} could not be detached and emptied: {error}",
@@ -344,17 +359,20 @@ class ServerMover(Mover):
             f"--to {self._target} --force",
         )
 
-    def _has_copy(self, role: ServerRole) -> bool:
-        """Whether a server with this role follows the source, or did until an abort began.
+    @staticmethod
+    def _lost_source(old: Any, new: Any) -> bool:
+        """Whether the target alone has keys, as the source was restarted without them."""
+        return bool(new.info("keyspace") and not old.info("keyspace"))
+
+    def _has_copy(self, master: ServerAddress) -> bool:
+        """Whether the replicas of a server have the data of the source.
 
         Between them may be the server that a failover has replaced by the source.
         """
-        if role.master is None:
-            return bool(role.raw.get("master_replid2") == self._role(self._source).history)
         with suppress(RedisError, OSError):
-            if self._follows(role.master, self._source):
+            if self._follows(master, self._source):
                 return True
-        return servers.same_server(role.master, self._source)
+        return servers.same_server(master, self._source)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         found = self._role(replica).master

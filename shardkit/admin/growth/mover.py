@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import stdev
@@ -16,8 +16,16 @@ from redis.exceptions import RedisError
 from shardkit.admin.changes import LEASE
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.exchange import check_share
-from shardkit.admin.growth.failover import HOLD, pending_fences
-from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
+from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.journal import (
+    KEYS,
+    REPLICATION,
+    Lease,
+    Move,
+    pending_fences,
+    replace_server,
+    servers_in,
+)
 from shardkit.admin.growth.relocation import ServerAddress, Stored, address_of, entries_in
 from shardkit.admin.growth.servers import KnownServers, role_at, touched
 from shardkit.config.component import Component
@@ -164,7 +172,6 @@ class Mover(ABC):
         first: Callable[[D], Any],
         second: Callable[[D], Any],
         databases: Iterable[D],
-        ignored: Collection[bytes] = (),
         **options: Any,
     ) -> ServerComparison:
         self._progress("comparing")
@@ -173,7 +180,6 @@ class Mover(ABC):
             second,
             databases,
             lambda keys: self._pace.note(COMPARING, keys, self._move.total, "keys"),
-            ignored,
             self._share,
             **options,
         )

@@ -37,6 +37,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.operations.arguments import parse_json
 
 Components = Mapping[str, Component]
 _RESUMED = "resume", "follow"
@@ -246,7 +247,7 @@ class _ClosedDatabases:
                 self._rebuilt[move.id] = replace(move, wanted="kept")
             return Repair(str(place), move.id, move.name, "resume", f"it is {move.phase}")
         if not self._named(place):
-            went = f"its keys went to {json.loads(fence).get('to')}" if change else "unreadable"
+            went = f"its keys went to {parse_json(fence).get('to')}" if change else "unreadable"
             return Repair(str(place), change, name, "left", went)
         if move is None:
             with suppress(ConfigError):

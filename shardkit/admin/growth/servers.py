@@ -311,18 +311,16 @@ def _is_handing_over(role: ServerRole) -> bool:
     return bool(role.raw.get("master_failover_state", "no-failover") != "no-failover")
 
 
-def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:
+def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> None:
     """Let a server take writes without replicas, until `ask_for_replicas`.
 
-    Return the former ``min-replicas-to-write``, 0 for none. The config server keeps it for a
-    process that continues after a kill.
+    The config server keeps the former ``min-replicas-to-write``.
     """
     with suppress(ResponseError):  # the user may not call CONFIG
         least = int(server.config_get(_LEAST).get(_LEAST, 0))
         if least:
             config.hset(_LEAST_KEY, str(address), least)
             server.config_set(_LEAST, 0)
-    return _asked_for(config, address)
 
 
 def ask_for_replicas(
@@ -335,7 +333,8 @@ def ask_for_replicas(
     """
     end = time.monotonic() + seconds
     with suppress(RedisError, OSError):
-        least = _asked_for(config, address)
+        noted = config.hget(_LEAST_KEY, str(address))
+        least = int(noted) if noted is not None and noted.isdigit() else 0
         while least:
             role = role_of(server)
             if len(role.replicas) >= least or not role.is_master or not seconds:
@@ -346,11 +345,6 @@ def ask_for_replicas(
             if time.monotonic() > end:
                 return
             time.sleep(STEP)
-
-
-def _asked_for(config: redis.Redis, address: ServerAddress) -> int:
-    noted = config.hget(_LEAST_KEY, str(address))
-    return int(noted) if noted is not None and noted.isdigit() else 0
 
 
 @contextmanager

@@ -203,7 +203,7 @@ class KeyCapture:
         self._check()
         if not heard:
             server = address_of(self._connection)
-            raise GrowthError(f"{server} does not answer: nothing has changed", "try again")
+            raise GrowthError(f"{server} does not answer", "resume the move when it does")
 
     def close(self) -> None:
         """Stop listening."""

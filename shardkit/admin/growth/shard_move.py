@@ -34,9 +34,16 @@ from redis.exceptions import RedisError
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth import exchange, gate, journal, relocation
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
-from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
+from shardkit.admin.growth.exchange import MOST_NAMED, Clients
 from shardkit.admin.growth.gate import ClusterGate, CopyGate
-from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
+from shardkit.admin.growth.journal import (
+    LEAVE,
+    Fence,
+    Move,
+    push_changed,
+    servers_in,
+    wait_until_read,
+)
 from shardkit.admin.growth.mover import COPIED, Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, place_in
 from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
@@ -512,8 +519,6 @@ class ShardMover(Mover):
                 copy.copy_all(tell)
 
         exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
-        move.copied = sum(copy.bytes for copy in self._copies)
-        move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up()
 
     def _caught_up(self) -> ServerComparison:
@@ -530,14 +535,6 @@ class ShardMover(Mover):
                 self._old.__getitem__,
                 self._new.__getitem__,
                 rule.sources,
-                {
-                    *OWN_KEYS,
-                    *(
-                        key(each).encode()
-                        for key in (gate.fence_key, gate.proof_key)
-                        for each in (*self._old.values(), *self._new.values())
-                    ),
-                },
                 others=rule.targets,
                 there=rule.there,
                 back=rule.back,
@@ -639,7 +636,7 @@ class ShardMover(Mover):
         They were the same when they were compared, and no change was missed since then.
         """
         self._require_same()
-        if self._is_other_run():
+        if self._run_of(self._new) != self._before:
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
                 "move: the shards are where they were",
@@ -778,6 +775,9 @@ class ShardMover(Mover):
 
         if not self._old_gate.is_cluster:
             self._require_takeover()
+            move.emptied = True
+            self._lease.write(move)
+            self._old_gate.turn_away(self._old, secrets.token_hex(8))
             gate.each_of(clear, self._old)
         self._restore_notifications({**self._old, **self._new})
         certificate = move.certificate or {}
@@ -814,9 +814,9 @@ class ShardMover(Mover):
 
     def _refused(self, lost: str, remedy: str = "start it with its data, and resume") -> Exception:
         move = self._move
+        has = "is being emptied" if move.emptied else "still has what there was at the cutover"
         return GrowthError(
-            f"{move.name}: {lost}. {move.source} still has what there was at the cutover",
-            f"{remedy}: {self._command('resume')}",
+            f"{move.name}: {lost}. {move.source} {has}", f"{remedy}: {self._command('resume')}"
         )
 
     # ---- while the sources are kept up to date
@@ -973,11 +973,32 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
+                own = [
+                    each for each in gate.fences_of(here).values() if gate.move_of(each) == move.id
+                ]
+                if move.emptied or any(gate.record_in(each).get("emptied") for each in own):
+                    self._reached("done")
+                    raise GrowthError(
+                        f"{move.name}: {move.source} has been emptied, perhaps in part, so entries "
+                        f"still name {move.target}: the move is done",
+                        "start that with its data, or restore a backup: shardkit restore",
+                    )
+                self._give_up_targets()
+                self._new = there
                 self._go_home("aborted")
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
         return ""
+
+    def _give_up_targets(self) -> None:
+        """Close the targets, now or once they are back: clients may have old entries."""
+        move, home = self._move, servers_in(self._move.source)[0]
+        for place, client in self._new.items():
+            try:
+                gate.give_up(place, client, move.id, move.source, self._lease.check)
+            except (RedisError, OSError):
+                journal.note_fence(self._config, Fence(place, home, move=move.id))
 
     def verify(self) -> None:
         """Note which keys are at the sources although their shards have moved."""

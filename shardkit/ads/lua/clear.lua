@@ -2,7 +2,7 @@
 -- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  how many columns there are
 -- ARGV[3]  the first bucket of 128 documents and 128 words
--- ARGV[4]  how many buckets
+-- ARGV[4]  how many buckets, of an index of one chunk
 -- Reply    1
 --@include search/base
 --@include ads/base
@@ -13,7 +13,7 @@ if not from or not sound or state.rebuild or next(state.pending) ~= nil then
 end
 local chunks = chunks_of(state) -- others have no ads, and no bonuses
 
-for bucket = from, from + tonumber(ARGV[4]) - 1 do
+for bucket = from, from + buckets_at_once(chunks) - 1 do
   local first = 128 * bucket
   local ids = redis.pcall('HVALS', ids_key(first))
   for _, id in ipairs(ids) do call('UNLINK', counts_key(id)) end

@@ -1,15 +1,14 @@
 -- End a lease with a value or without one, extend it, or remove the value.
 -- KEYS[1]  the value, see take.lua
 -- KEYS[2]  the waiters
--- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
 -- ARGV[1]  the lease
 -- ARGV[2]  put, fail, extend, or remove
 -- ARGV[3]  put: the value; extend: for how many milliseconds the lease lasts
 -- ARGV[4]  put: the versions of its tags
 -- ARGV[5]  put: for how many milliseconds it is fresh
--- ARGV[6]  put: for how many milliseconds it is kept; 0 for ever, of a STRING
+-- ARGV[6]  put: for how many milliseconds it is kept
 -- ARGV[7]  put: how many milliseconds it was computed
--- Reply    1; 0 if somebody else has the lease, or the value was removed or stored meanwhile
+-- Reply    1; 0 if somebody else has the lease, or the value was removed
 --@include structures/base/damage
 --@include operations/wake
 local stored = redis.call('HMGET', KEYS[1], 'format', 'lease', 'value', 'fresh', 'stale')
@@ -18,13 +17,8 @@ local what = ARGV[2]
 if what ~= 'remove' and stored[2] ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local woken, done = 1, 1
-if what == 'put' and KEYS[3] then
-  local expiry = ARGV[6] ~= '0' and {'PX', ARGV[6]} or {}
-  done = redis.call('SET', KEYS[3], ARGV[3], 'NX', unpack(expiry)) and 1 or 0
-  redis.call('DEL', KEYS[1])
-  woken = 1000
-elseif what == 'put' then
+local woken = 1
+if what == 'put' then
   redis.call('HDEL', KEYS[1], 'lease', 'ends')
   redis.call('HSET', KEYS[1], 'value', ARGV[3], 'tags', ARGV[4],
     'fresh', string.format('%.0f', now + ARGV[5]), 'stale', ARGV[6] - ARGV[5], 'took', ARGV[7])
@@ -51,4 +45,4 @@ for _ = 1, 1000 do
   local heard = channel and publish(channel, waiter .. ' ask') or 0
   if heard ~= 0 then woken = woken - 1 end  -- it is alive, or cannot be told
 end
-return done
+return 1

@@ -4,7 +4,6 @@
 --          ends (when it does); times in milliseconds. Unless it has a lease, the key expires when
 --          the value may no longer be used: `CachedValues.take` reads it without this script.
 -- KEYS[2]  the waiters, a SET of a channel and an id each
--- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
 -- ARGV[1]  the id of the caller, which becomes the lease
 -- ARGV[2]  for how many milliseconds the lease lasts
 -- ARGV[3]  the channel on which to wake it; empty if it does not wait
@@ -17,8 +16,6 @@ local MOST = 2 ^ 53
 local stored = redis.call('HMGET', KEYS[1], 'format', 'value', 'tags', 'fresh', 'took', 'lease',
   'ends', 'stale')
 check_format(KEYS[1], stored[1])
-local plain = KEYS[3] and redis.call('GET', KEYS[3])
-if plain then return {'hit', plain, '', 0} end
 local value, tags, holder = stored[2], stored[3], stored[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

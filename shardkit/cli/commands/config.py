@@ -49,7 +49,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import LOCATION, Entry, mask, write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import ComponentChange, FieldChange, PushRecord
-from shardkit.errors import ConfigError, PushRefusedError, counted, few
+from shardkit.errors import ConfigError, PushRefusedError, counted, few, natural
 from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
@@ -235,7 +235,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
     for name in difference.left:
         table.row(name, Styled("not in the map: stays", DIM), None, None, None)
     output.table(table.without_empty())
-    entries = Table.of(wordy("entry"), "what", wordy("now"), wordy("then"))
+    entries = Table.of(*map(wordy, ("entry", "what", "now", "then")))
     for change in difference.changes:
         for row in _entry_rows(change.fields):
             entries.row(*row)
@@ -262,7 +262,7 @@ def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]
         return {"keys": change.sampled, "moved": change.moved, "real": real}
 
     return (
-        Field("component", lambda change: change.component, Column("component")),
+        Field("component", lambda change: change.component, wordy("component")),
         Field("change", lambda change: change.kind, Column("change"), kind),
         Field(
             "shards",
@@ -276,7 +276,7 @@ def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]
                 "before": change.placement_before or None,
                 "after": change.placement_after or None,
             },
-            Column("placement"),
+            wordy("placement"),
             placement,
         ),
         Field(
@@ -431,7 +431,7 @@ def show_command(
             then = store.components_at(client, at)
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
-        chosen = {name: then[name] for name in names or sorted(then)}
+        chosen = {name: then[name] for name in names or sorted(then, key=natural)}
     if output.wrote_json(
         source=source,
         components={name: json_row(_COMPONENT_FIELDS, row) for name, row in chosen.items()},
@@ -449,7 +449,7 @@ def show_command(
 
 
 _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
-    column_only("component", lambda component: component.name),
+    column_only(wordy("component"), lambda component: component.name),
     Field(
         "shards",
         lambda component: [entry.masked() for entry in component.shards],
@@ -459,13 +459,13 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
     Field(
         "placement",
         lambda component: component.placement if component.shards else None,
-        Column("placement"),
+        wordy("placement"),
     ),
     Field("epoch", lambda component: component.epoch or None, identifier("epoch")),
     Field(
         "entry",
         lambda component: None if component.entry is None else component.entry.masked(),
-        wordy("entry"),
+        Column("entry"),
         lambda component: None if component.entry is None else component.entry.address,
     ),
     column_only(
@@ -476,7 +476,7 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
 
 
 _ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
-    column_only("entry", lambda row: str(row[0])),
+    column_only(wordy("entry"), lambda row: str(row[0])),
     column_only("server", lambda row: row[1].address),
     column_only(wordy("settings"), lambda row: _settings(row[1])),
 )
@@ -577,7 +577,7 @@ def _when(record: PushRecord) -> str:
 
 _PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
     Field("epoch", lambda record: record.epoch, identifier("epoch")),
-    Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
+    Field("at", _when, Column("at (UTC)"), lambda record: _when(record)[:19].replace("T", " ")),
     Field("author", lambda record: record.author, wordy("author")),
     Field("source", lambda record: record.source, wordy("map")),
     Field("components", lambda record: sorted(record.before), wordy("components")),

@@ -20,8 +20,7 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of, write_rows
 from shardkit.cli.text import reason, size
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError, ShardKitError, counted
-from shardkit.network.server_queries import ServerErrors
+from shardkit.errors import ConfigError, ShardKitError, counted, few
 from shardkit.structures import Damage
 from shardkit.structures.upgrade import Upgrade
 
@@ -205,11 +204,11 @@ def _show_damage(
 
 
 _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
-    column_only("where", lambda row: f"{row[0].component}/{row[0].name}"),
+    column_only(wordy("where"), lambda row: f"{row[0].component}/{row[0].name}"),
     Field("component", lambda row: row[0].component),
     Field("structure", lambda row: row[0].name),
-    Field("shard", lambda row: row[1].shard or None, Column("shard")),
-    Field("key", lambda row: row[1].key, Column("key")),
+    Field("shard", lambda row: row[1].shard or None, wordy("shard")),
+    Field("key", lambda row: row[1].key, wordy("key")),
     Field("found", lambda row: row[1].found, wordy("found")),
     Field("expected", lambda row: row[1].expected, wordy("expected")),
     Field("repair", lambda row: row[1].repair or None, wordy("repair")),
@@ -257,7 +256,7 @@ def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupRe
 
     return (
         Field("component", lambda report: report.group.component),
-        Field("structure", lambda report: report.group.structure, Column("structure"), name),
+        Field("structure", lambda report: report.group.structure, wordy("structure"), name),
         Field("kind", lambda report: structure(report).kind, Column("kind")),
         Field("parameters", lambda report: dict(structure(report).parameters)),
         _total(now, "parts", lambda report: report.statistics.keys),
@@ -267,7 +266,7 @@ def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupRe
 
 def _other_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
     return (
-        Field("component", lambda report: report.group.component, Column("other keys")),
+        Field("component", lambda report: report.group.component, wordy("other keys")),
         Field("type", lambda report: report.group.type, Column("type")),
         Field("encoding", lambda report: report.group.encoding, Column("encoding")),
         _total(now, "keys", lambda report: report.statistics.keys),
@@ -336,7 +335,7 @@ def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding],
         return f"{finding.component} {finding.type}"
 
     return (
-        column_only("where", where),
+        column_only(wordy("where"), where),
         Field("component", lambda finding: finding.component),
         Field("structure", lambda finding: finding.structure),
         Field("type", lambda finding: finding.type or None),
@@ -368,10 +367,10 @@ _CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
     Field("after", lambda applied: applied.after, number("after")),
     Field(
         "error",
-        lambda applied: None if applied.error is None else _reason(applied.error),
+        lambda applied: None if applied.error is None else reason(applied.error),
         wordy("done"),
         lambda applied: (
-            Styled(f"no: {_reason(applied.error)}", BAD)
+            Styled(f"no: {reason(applied.error)}", BAD)
             if applied.error is not None
             else Styled("yes", GOOD)
         ),
@@ -399,7 +398,7 @@ def _remarks(
         if error is None:
             yield Styled(f"{address} has saved its settings in its file", GOOD)
         else:
-            yield Styled(f"{address} could not write its file: {_reason(error)}", BAD)
+            yield Styled(f"{address} could not write its file: {reason(error)}", BAD)
     stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
         yield Styled("Parts that are already tables stay so until --repack rewrites them.", DIM)
@@ -415,12 +414,6 @@ def _summary(now: diagnosis.Diagnosis) -> Styled:
         return Styled(f"inspected {what} on {servers}: all that can be compact is", DIM)
     marked = "; figures with ~ are estimated from them" if seen.estimated else ""
     return Styled(f"inspected {what} on {servers}{marked}", DIM)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ShardKitError):
-        return str(error)
-    return reason(error) if isinstance(error, ServerErrors) else str(error)
 
 
 def _document(
@@ -448,7 +441,7 @@ def _document(
         "findings": json_rows(_finding_fields(now), now.findings),
         "changes": json_rows(_CHANGE_FIELDS, applied),
         "rewritten": {
-            address: None if error is None else _reason(error)
+            address: None if error is None else reason(error)
             for address, error in rewritten.items()
         },
         "repacked": seen.repacked,
@@ -465,15 +458,18 @@ def _broken_parameters(seen: ScanResult) -> dict[str, str]:
 
 def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dict[str, str]]:
     return {
-        "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
+        "failures": {shard: reason(error) for shard, error in seen.failures.items()},
         "broken": {name: str(error) for name, error in broken.items()},
     }
 
 
 def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
     unusable = _unusable(seen, broken)
+    failed: dict[str, list[str]] = {}
     for shard, why in unusable["failures"].items():
-        output.bad(f"{shard} cannot be scanned: {why}")
+        failed.setdefault(why, []).append(shard)
+    for why, shards in failed.items():
+        output.bad(f"{few(shards, ', ')} cannot be scanned: {why}")
     for name, why in unusable["broken"].items():
         output.bad(f"{name} cannot be used: {why}")
 

@@ -20,7 +20,7 @@ from shardkit.admin.growth.mover import COPY, progress_of
 from shardkit.admin.growth.plan import GrowthStep, plan_growth
 from shardkit.cli import options as given
 from shardkit.cli.groups import INTERRUPTED, CommandGroup
-from shardkit.cli.options import command, config_server, examples, group
+from shardkit.cli.options import command, config_server, group
 from shardkit.cli.output import GOOD, Cell, Output, Table, identifier, number, wordy, write_error
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import printable, size
@@ -61,19 +61,15 @@ _KEEPING = {
 }
 
 
-@group(
-    "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
-    "shardkit move server a.internal:6379 --to new.internal:6379",
-    "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
-    "shardkit move status",
-    "shardkit move verify a.internal:6379",
-    "shardkit move reverse timelines:3",
-)
+_NEW = {"to": _to, "dry_run": given.dry_run, "where": given.config}
+
+
+@group()
 def move() -> None:
     """Move a server's data to another server, all of it or some shards, while it is in use."""
 
 
-@command(group=move, to=_to, dry_run=given.dry_run, where=given.config, **_MOVING)
+@command("shardkit move server a:6379 --to new:6379 --dry-run", group=move, **_NEW, **_MOVING)
 def server(source: str = given.argument("SERVER"), **options: Any) -> int:
     """Move all shards of SERVER to the empty server --to, by replication.
 
@@ -83,7 +79,7 @@ def server(source: str = given.argument("SERVER"), **options: Any) -> int:
     return _start(source, **options)
 
 
-@command(group=move, to=_to, dry_run=given.dry_run, where=given.config, **_KEEPING)
+@command("shardkit move shards users:3 users:7 --to new:6379", group=move, **_NEW, **_KEEPING)
 def shards(
     names: tuple[str, ...] = given.argument("SHARD...", nargs=-1, required=True), **options: Any
 ) -> int:
@@ -113,7 +109,7 @@ def _start(
         return show_plan(output, plan)
 
 
-@command(group=move, **_KEEPING)
+@command("shardkit move resume users:3", group=move, **_KEEPING)
 def resume(
     output: Output,
     name: str = given.argument("SERVER|SHARD"),
@@ -124,7 +120,7 @@ def resume(
     return run(growth.resume_move, where, output, name, **options)
 
 
-@command(group=move)
+@command("shardkit move abort users:3", group=move)
 def abort(
     output: Output, name: str = given.argument("SERVER|SHARD"), where: str | None = given.config
 ) -> int:
@@ -132,7 +128,7 @@ def abort(
     return run(lambda config, name, progress: growth.abort_move(config, name), where, output, name)
 
 
-@command(group=move, **_KEEPING)
+@command("shardkit move reverse users:3", group=move, **_KEEPING)
 def reverse(
     output: Output,
     name: str = given.argument("SERVER|SHARD"),
@@ -143,7 +139,7 @@ def reverse(
     return run(growth.reverse_move, where, output, name, **options)
 
 
-@command(group=move)
+@command("shardkit move complete users:3", group=move)
 def complete(
     output: Output, name: str = given.argument("SHARD"), where: str | None = given.config
 ) -> int:
@@ -153,7 +149,7 @@ def complete(
     )
 
 
-@command(group=move)
+@command("shardkit move verify a:6379", group=move)
 def verify(
     output: Output,
     name: str = given.argument("SERVER|SHARD"),
@@ -167,7 +163,7 @@ def verify(
     return run(growth.verify_move, where, output, name, share=share)
 
 
-@command(group=move)
+@command("shardkit move status", group=move)
 def status(output: Output, where: str | None = given.config) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []
@@ -182,7 +178,9 @@ def status(output: Output, where: str | None = given.config) -> int:
         output.line("nothing is being moved")
     if not all_moves:
         return code
-    table = Table.of("what", "from", "to", "phase", number("keys"), identifier("epoch"), "same")
+    table = Table.of(
+        wordy("what"), "from", "to", "phase", number("keys"), identifier("epoch"), "same"
+    )
     for row in all_moves:
         certificate = row.certificate or {}
         same = "" if "same" not in certificate else "yes" if _is_right(certificate) else "no"
@@ -330,16 +328,7 @@ class _ListByDefault(CommandGroup):
         return super().parse_args(ctx, args)
 
 
-@click.group(
-    cls=_ListByDefault,
-    epilog=examples(
-        "shardkit changes",
-        "shardkit changes --json",
-        "shardkit changes repair --dry-run",
-        "shardkit changes open a.internal:6379/3",
-        "shardkit changes end users --lost",
-    ),
-)
+@click.group(cls=_ListByDefault)
 def changes() -> None:
     """Show what changes in the fleet, and repair what an interrupted change left."""
 
@@ -354,11 +343,13 @@ def list_(output: Output, where: str | None = given.config) -> None:
     if not records:
         output.line("nothing has changed")
         return
-    table = Table.of("change", "of", "phase", "started", "by", "id", "undoes")
+    table = Table.of(wordy("change"), wordy("of"), "phase", "started (UTC)", wordy("by"))
     for record in sorted(records, key=lambda change: (not change.is_open(now), -change.started)):
-        phase = record.phase or ("at work" if record.is_open(now) else "done")
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-        table.row(record.kind, record.name, phase, began, record.owner, record.id, record.undoes)
+        over = "done" if record.ended else "interrupted"
+        phase = record.phase or ("at work" if record.is_open(now) else over)
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.started))
+        kind = record.kind + " back" * bool(record.undoes)
+        table.row(kind, record.name, phase, began, record.owner)
     output.table(table)
 
 
@@ -381,7 +372,7 @@ def repair(
     if not repairs:
         output.good("records and databases agree")
         return code
-    table = Table.of("database", "of", "does", "why", "change")
+    table = Table.of("database", wordy("of"), "does", wordy("why"), "change")
     for result in repairs:
         table.row(result.database, result.name, result.action, result.reason, result.change)
     output.table(table)

@@ -88,7 +88,7 @@ def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
     placement = component.placement if component.shards else None
     return (
         Field("key", lambda row: row.key, wordy("key")),
-        Field("shard", lambda row: str(row.shard), Column("shard")),
+        Field("shard", lambda row: str(row.shard), wordy("shard")),
         Field("component", lambda row: row.shard.component),
         Field("number", lambda row: row.shard.number),
         Field("server", lambda row: row.server, Column("server")),

@@ -241,7 +241,8 @@ def failover(
         output.good("no master that was replaced is left to come back")
     for fence in fences:
         if fence.applied:
-            output.good(f"{fence.source} is back, and a replica of {fence.target}")
+            state = "closed or used again" if fence.move else f"a replica of {fence.target}"
+            output.good(f"{fence.source} is back, and {state}")
         else:
             output.warn(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS"

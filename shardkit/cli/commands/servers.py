@@ -173,14 +173,14 @@ def exec_(
     answers = execute(
         chosen.values(),
         command,
-        each="server" if target == "all" else "shard",
+        once_per="server" if target == "all" else "shard",
         shard=shard,
         timeout=timeout,
         **login,
     )
     if not output.wrote_json(_by_place(answers, lambda answer: {"reply": _plain(answer)})):
         fields: tuple[Field[tuple[Any, Any]], ...] = (
-            column_only("server" if target == "all" else "shard", lambda row: str(row[0])),
+            column_only("server" if target == "all" else wordy("shard"), lambda row: str(row[0])),
             column_only(wordy("reply"), lambda row: _cell(row[1])),
         )
         output.table(table_of(fields, answers.items()))
@@ -217,17 +217,12 @@ _wait = given.seconds(disks.WAIT, "How long it may take.", 0.1)
 _ALL = {"names": given.components, "where": given.config}  # of which servers
 
 
-@group(
-    "shardkit persistence show",
-    "shardkit persistence apply everysec timelines",
-    "shardkit persistence snapshot --timeout 60",
-    "shardkit persistence estimate --commands 100000 --bytes 1024 --profile everysec",
-)
+@group()
 def persistence() -> None:
     """Show and set how servers keep their data, and save it."""
 
 
-@command(group=persistence, **_ALL)
+@command("shardkit persistence show", group=persistence, **_ALL)
 def show(output: Output, **servers: Any) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
@@ -243,7 +238,7 @@ def show(output: Output, **servers: Any) -> int:
     return _on_all(output, disks.persistence_of, asdict, lines, **servers)
 
 
-@command(name="apply", group=persistence)
+@command("shardkit persistence apply everysec timelines", name="apply", group=persistence)
 def apply_(
     output: Output,
     profile: str = given.argument(type=click.Choice(list(disks.PROFILES))),
@@ -266,19 +261,19 @@ def apply_(
             return _on_all(output, apply, dict, lines, names=names, where=where)
 
 
-@command(group=persistence, **_ALL)
+@command("shardkit persistence snapshot --timeout 60", group=persistence, **_ALL)
 def snapshot(output: Output, timeout: float = _wait, **servers: Any) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
     return _timed(output, disks.save_snapshot, timeout, **servers)
 
 
-@command(group=persistence, **_ALL)
+@command("shardkit persistence rewrite timelines", group=persistence, **_ALL)
 def rewrite(output: Output, timeout: float = _wait, **servers: Any) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
     return _timed(output, disks.rewrite_aof, timeout, **servers)
 
 
-@command(group=persistence, **_ALL)
+@command("shardkit persistence estimate --profile everysec", group=persistence, **_ALL)
 def estimate(
     output: Output,
     seconds: float = given.seconds(1.0, "How long to watch the servers.", 0.1, most=60),

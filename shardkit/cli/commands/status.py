@@ -137,15 +137,11 @@ def _check(output: Output, fleet: _Fleet) -> int:
     code = 2 if fleet.broken else max(0, fleet.severity - 1)
     if output.wrote_json(**_document(output, fleet), code=code):
         return code
-    wrong = sorted(
-        (row for row in fleet.rows if row.severity > rules.Severity.WARNING),
-        key=lambda row: -row.severity,
-    )
     texts = [
-        f"{_name(row)} {row.server.address} {problem.text}"
+        f"{names} {server} {problem.text}"
         + f"; {problem.remedy}" * problem.remedy.startswith("shardkit failover")
-        for row in wrong
-        for problem in row.problems[:1]
+        for server, problem, names in _by_problem(fleet.rows)
+        if problem.severity > rules.Severity.WARNING
     ]
     texts += [f"{finding}; {finding.remedy}" for finding in fleet.findings if not finding.warning]
     texts += [f"{name} cannot be used: {error}" for name, error in fleet.broken.items()]
@@ -201,7 +197,7 @@ def _shard_fields(
         node = entry.row.node if wide else entry.row.node.removeprefix("slots ")
         if output.interactive and id(entry) in repeated:
             return Styled(f"  {node}", DIM)
-        return " ".join(filter(None, [_name(entry), node]))
+        return " ".join(filter(None, [str(entry.row.target.shard or CONFIG_SERVER), node]))
 
     def shard(entry: rules.JudgedEntry) -> Shard:
         assert entry.row.target.shard is not None
@@ -306,26 +302,29 @@ def _names(rows: Sequence[rules.JudgedEntry]) -> str:
     return ", ".join([*config, shard_list(shards)] if shards else config)
 
 
-def _name(entry: rules.JudgedEntry) -> str:
-    shard = entry.row.target.shard
-    return CONFIG_SERVER if shard is None else str(shard)
+def _by_problem(
+    rows: Sequence[rules.JudgedEntry],
+) -> Iterator[tuple[str, rules.ServerProblem, str]]:
+    """Yield problems, the worst first: the server, the problem, the names of its shards."""
+    groups: dict[tuple[str, rules.ServerProblem], list[rules.JudgedEntry]] = {}
+    for row in rows:
+        for problem in row.problems:
+            groups.setdefault((row.server.address, problem), []).append(row)
+    for (server, problem), group in sorted(groups.items(), key=lambda item: -item[0][1].severity):
+        yield server, problem, _names(group)
 
 
 def _summary(fleet: _Fleet) -> Iterator[Styled]:
     """Yield a line for each problem of a server, of components and of the config server."""
-    groups: dict[tuple[str, rules.ServerProblem], list[rules.JudgedEntry]] = {}
-    for row in fleet.rows:
-        for problem in row.problems:
-            groups.setdefault((row.server.address, problem), []).append(row)
-    for (server, problem), group in groups.items():
-        text = f"{server} {problem.text} ({_names(group)}); {problem.remedy}"
-        yield Styled(text, _style(problem))
+    problems = list(_by_problem(fleet.rows))
+    for server, problem, names in problems:
+        yield Styled(f"{server} {problem.text} ({names}); {problem.remedy}", _style(problem))
     for finding in fleet.findings:
         style = WARN if finding.warning else BAD
         yield Styled(f"{finding}; {finding.remedy}", style)
     for name, error in fleet.broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
-    if not groups and not fleet.findings and not fleet.broken:
+    if not problems and not fleet.findings and not fleet.broken:
         servers = counted(len({row.server.address for row in fleet.rows}), "server")
         checked = "roles, databases, memory and response times are good; data was not checked"
         yield Styled(f"{servers}: {checked}", DIM)

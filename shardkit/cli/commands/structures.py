@@ -57,11 +57,11 @@ def show_queues(
     the last five minutes: how many tasks a second were queued and finished, and how many attempts
     failed. A queue with overdue tasks has no worker.
     """
-    with opened(at.where) as topology:
-        chosen = list(names) or queue_names(topology.kit, at.component, at.name)
+    with at.kit() as kit:
+        chosen = list(names) or queue_names(kit, at.component, at.name)
         with output.busy("looking at the queues"):
-            queues = topology.kit.queues(at.name, component=at.component)
-            rows = queue_status(queues, chosen, watch=watch)
+            queues = kit.queues(at.name, component=at.component)
+            rows = queue_status(queues, chosen, seconds=watch)
     if output.as_json:
         output.document(json_rows(_QUEUE_FIELDS, rows))
     elif rows:

@@ -205,7 +205,7 @@ def _show(
 ) -> None:
     shards = _shards(servers)
     fields: tuple[Field[LocalServer], ...] = (
-        Field("name", lambda server: server.name, Column("server")),
+        Field("name", lambda server: server.name, wordy("server")),
         Field("address", lambda server: server.address, Column("address")),
         Field("port", lambda server: server.port),
         Field(

@@ -15,8 +15,7 @@
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
-local state = redis.call('HMGET', KEYS[1], 'limit', 'token', 'format')
-check_format(KEYS[1], state[3])
+local state = redis.call('HMGET', KEYS[1], 'limit', 'token')
 if not state[1] then
   redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[4])
   keep(1, 1)

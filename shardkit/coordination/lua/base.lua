@@ -1,5 +1,5 @@
 -- Included by the scripts of locks, semaphores and read-write locks: holders and waiters.
--- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken,
+-- KEYS[1]  the state, a HASH: format, limit (0 for none), token (the latest), arrivals, released, broken,
 --          request
 -- KEYS[2]  the holders, a ZSET by the end of the hold
 -- KEYS[3]  details of holders and waiters, a HASH by id; see `entry`
@@ -9,6 +9,7 @@
 --@include structures/base/damage
 --@include operations/wake
 
+check_format(KEYS[1], redis.call('HGET', KEYS[1], 'format'))
 local AT_ONCE = 1000
 local KEPT = 8 * 86400000  -- milliseconds; holds last a day at most, and are extended before
 local DAY = 86400000000

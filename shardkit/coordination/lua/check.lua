@@ -10,7 +10,6 @@ local function list(key, from)
   return redis.call('ZRANGE', key, from, '+inf', 'BYSCORE', 'LIMIT', first, AT_ONCE)
 end
 local found = damages(function(read) read() end, {
-  function() check_format(KEYS[1], redis.call('HGET', KEYS[1], 'format')) end,
   limit_and_token,
   function() redis.call('HLEN', KEYS[3]) end,
   -- A hold that has ended needs no details.

@@ -13,7 +13,5 @@ local function listed(key)
   end
   return rows
 end
-local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
-check_format(KEYS[1], state[2])
-local limit = counted(KEYS[1], 'limit', state[1])
+local limit = counted(KEYS[1], 'limit', redis.call('HGET', KEYS[1], 'limit'))
 return {clock(), limit, listed(KEYS[2]), listed(KEYS[4])}

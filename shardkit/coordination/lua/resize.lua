@@ -5,11 +5,9 @@
 -- Reply    the limit before, 0 if there was none
 --@include coordination/base
 --@include operations/once
-local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
-check_format(KEYS[1], state[2])
 local earlier = earlier_reply(KEYS[1], ARGV[2])
 if earlier then return earlier end
-local now, before = clock(), counted(KEYS[1], 'limit', state[1])
+local now, before = clock(), counted(KEYS[1], 'limit', redis.call('HGET', KEYS[1], 'limit'))
 redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[1])
 expire(now)
 grant_waiters(now, '')

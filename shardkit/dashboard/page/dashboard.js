@@ -84,7 +84,7 @@ function table(name, columns, rows, empty) {
       "Show all " + number(kept.length)), " The first " + number(ROWS) + " are shown. Sorting and filtering look at all.") : null]
 }
 
-const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label + (note ? " " + note : "")))
+const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value || "–"), h("span", {}, label + (note ? " " + note : "")))
 
 // A server that did not answer leaves a gap; a limit is a line where the values come near it.
 function chart(title, stamps, values, show, limit) {
@@ -215,16 +215,18 @@ function component(answer) {
 
 function server(answer) {
   const samples = wholeDay ? answer.day : answer.samples, stamps = samples.at || []
+  const wrong = summary ? summary.problems.filter(each => each.where === answer.address) : []
   const facts = object => h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, Object.entries(object).filter(each => each[1] !== null).map(([name, value]) =>
     h("tr", {}, h("th", { scope: "row" }, name.replaceAll("_", " ")), h("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value)))))))
   return [
     h("h1", {}, answer.address, " ", stateOf(answer.state)),
     answer.error ? h("p", { class: "note" }, "It has not answered since " + time(answer.since) + ": " + answer.error) : null,
-    h("div", { class: "tiles" }, tile(answer.software, answer.version || "?"), tile("role", answer.role || "?"), tile("commands a second", number(answer.ops)),
+    wrong.length ? [h("h2", {}, "Problems"), table("server-problems", PROBLEMS, wrong, "")] : null,
+    h("div", { class: "tiles" }, tile(answer.software || "version", answer.version), tile("role", answer.role), tile("commands a second", number(answer.ops)),
       tile("memory", bytes(answer.memory), answer.max_memory === null ? "" : answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
-      tile("connections", number(answer.clients), "of " + number(answer.max_clients)), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
+      tile("connections", number(answer.clients), answer.max_clients ? "of " + number(answer.max_clients) : ""), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
     spans(),
-    h("div", { class: "charts" }, [["Commands a second", "ops", rate], ["Memory", "memory", bytes, answer.max_memory], ["Connections", "clients", number, answer.max_clients],
+    !stamps.length ? h("p", { class: "note" }, "No sample yet.") : h("div", { class: "charts" }, [["Commands a second", "ops", rate], ["Memory", "memory", bytes, answer.max_memory], ["Connections", "clients", number, answer.max_clients],
       ["CPU, share of a core", "cpu", percent, 1], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1), 0.25], ["Hit rate", "hits", percent], ["Evicted keys a second", "evicted", rate],
       ["Received, bytes a second", "received", bytes], ["Sent, bytes a second", "sent", bytes]]
       .map(([title, field, show, limit]) => chart(title, stamps, samples[field] || [], show, limit))),
@@ -357,11 +359,11 @@ function keys(answer) {
   const pattern = h("input", { type: "search", "aria-label": "Pattern", "data-key": "keys:pattern", value: query.get("pattern") || "*", onchange: event => look(query.get("component") || "", event.target.value) })
   const value = answer.value && h("div", {}, h("h2", {}, answer.value.key), h("p", { class: "muted" }, [answer.value.type, answer.value.structure && "of " + answer.value.structure, answer.value.note].filter(Boolean).join(", ") + ". At most 100 members, 64 KB of each and 4 MB of all, are shown."),
     h("pre", {}, typeof answer.value.value === "string" ? answer.value.value : JSON.stringify(answer.value.value, null, 1)))
-  return [h("h1", {}, "Keys"), h("p", { class: "looked" }, names, pattern), answer.error ? h("p", { class: "note" }, answer.error) : null, value,
+  return [h("h1", {}, "Keys"), h("p", { class: "looked" }, names, pattern), answer.error ? h("p", { class: "note" }, answer.error) : null, failures(answer.failed), value,
     answer.keys ? table("keys", [["key", row => row.key, row => h("button", { class: "action", onclick: () => { query.set("place", row.place); query.set("key", row.id); history.pushState(null, "", "/keys?" + query); go() } }, row.key), "wrap"],
       ["type", row => row.type], ["bytes", row => row.bytes, row => bytes(row.bytes)], ["expires in", row => row.expires, row => span(row.expires)], ["shard", row => row.shard]],
       answer.keys, "No key of this pattern" + (answer.cursor ? " was found yet." : ".")) : h("p", { class: "note" }, "Choose a component. Each look is logged."),
-    answer.cursor ? h("p", { class: "more" }, h("button", { class: "action", "data-key": "keys:more", onclick: async () => { const more = await ask(keysPath(query, answer.cursor)); shown = { ...answer, keys: answer.keys.concat(more.keys), cursor: more.cursor }; draw(true) } }, "Look for more")) : null]
+    answer.cursor ? h("p", { class: "more" }, h("button", { class: "action", "data-key": "keys:more", onclick: async () => { const more = await ask(keysPath(query, answer.cursor)); shown = { ...answer, keys: answer.keys.concat(more.keys), failed: { ...answer.failed, ...more.failed }, cursor: more.cursor }; draw(true) } }, "Look for more")) : null]
 }
 const keysPath = (query, cursor) => at("keys", query.get("component")) + "?" + new URLSearchParams({ pattern: query.get("pattern") || "*", cursor: cursor || "" })
 
@@ -369,7 +371,10 @@ const failures = failed => Object.entries(failed || {}).map(([where, why]) => h(
 
 async function ask(path) {
   const response = await fetch("/api" + path)
-  if (!response.ok) throw new Error(response.status === 404 ? "There is nothing of that name." : "The dashboard answered " + response.status + ".")
+  if (!response.ok) {
+    const why = await response.json().then(answer => answer.error, () => "")
+    throw new Error(response.status === 404 ? "There is nothing of that name." : why || "The dashboard answered " + response.status + ".")
+  }
   return response.json()
 }
 

@@ -1,22 +1,28 @@
--- Add a file's totals of one day, once.
+-- Add a page of a file's totals of one day, each page once and in order.
 -- KEYS[1]  the files whose totals were added, a SET
--- KEYS[2]  and every second key after it: totals, a ZSET each
--- KEYS[3]  and every second key after it: what to add to the key before, a ZSET; removed
+-- KEYS[2]  files that are being added, a HASH of "<pages> <digest>"
+-- KEYS[3…] totals of a kind, a ZSET each
 -- ARGV[1]  the file
--- Reply    1, or 0 if they were added before
+-- ARGV[2]  which page this is, from 0
+-- ARGV[3]  how many there are
+-- ARGV[4]  the digest of them all
+-- ARGV[5…] in turn which kind from 1, how much, and of what
+-- Reply    how many pages were added; -1 if the file was added before, -2 if others were started
 --@include structures/base/damage
-local new = redis.call('SADD', KEYS[1], ARGV[1])
-for n = 2, #KEYS, 2 do
-  if new == 1 then
-    local start = 0
-    repeat
-      local page = redis.call('ZRANGE', KEYS[n + 1], start, start + 999, 'WITHSCORES')
-      for m = 1, #page, 2 do
-        redis.call('ZINCRBY', KEYS[n], page[m + 1], page[m])
-      end
-      start = start + 1000
-    until #page < 2000
-  end
-  redis.call('UNLINK', KEYS[n + 1])
+local done, adding, file = KEYS[1], KEYS[2], ARGV[1]
+if redis.call('SISMEMBER', done, file) == 1 then return -1 end
+local begun = redis.call('HGET', adding, file)
+local pages, digest = string.match(begun or '', '^(%d+) (%x+)$')
+if begun and not digest then damaged(adding, file .. '=' .. begun, 'added pages, and a digest') end
+if digest and digest ~= ARGV[4] then return -2 end
+if tonumber(pages or 0) ~= tonumber(ARGV[2]) then return tonumber(pages or 0) end
+for n = 3, #KEYS do redis.call('ZCARD', KEYS[n]) end  -- before the first write: another type
+for n = 5, #ARGV, 3 do redis.call('ZINCRBY', KEYS[2 + ARGV[n]], ARGV[n + 1], ARGV[n + 2]) end
+local next = ARGV[2] + 1
+if next == tonumber(ARGV[3]) then
+  redis.call('SADD', done, file)
+  redis.call('HDEL', adding, file)
+else
+  redis.call('HSET', adding, file, string.format('%d %s', next, ARGV[4]))
 end
-return new
+return next

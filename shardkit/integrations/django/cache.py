@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import redis
 from asgiref.sync import sync_to_async
@@ -26,7 +27,6 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 from shardkit import log_records
-from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import (
     InvalidArgumentError,
     ShardErrors,
@@ -49,8 +49,6 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.reply_kinds import require_right
-from shardkit.operations.steps import run_steps
-from shardkit.routing.keys import hash_tag
 from shardkit.structures.base.arguments import LONGEST_EXPIRY
 from shardkit.structures.codecs.named import is_bounded
 from shardkit.structures.codecs.plain import GROWTH, check_growth, most_inflated
@@ -166,28 +164,29 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value, which one caller of all processes computes. One exchange, or three."""
-        stored, seconds = self._key(key, version), self._seconds(timeout)
-        has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
-        if not callable(default) or seconds == 0 or not has_lease:
+        """Return a value, which one caller of all processes computes. One exchange, or six."""
+        value = self.get(key, self._missing_key, version)
+        if value is not self._missing_key:
+            return value
+        if not callable(default) or self._seconds(timeout) == 0:
             return super().get_or_set(key, default, timeout, version)
+        lock = kit_of(self._topology).lock(
+            quote(self._key(key, version)),  # without braces
+            component=self._component,
+            kind="cache_lock",
+            blocking_timeout=None,
+            reentrant=True,
+        )
         try:
-            driver, renewals = kit_of(self._topology).face_of(False)
-            values: Any = PlainValues(driver, self._component, self._name, seconds)
-            stored_value, lease, _ = values.take(stored, ())
+            lock.acquire()
         except ShardKitError as error:
             self._ignored(error)
             return default()
-        if lease is None:
-            return self._load(stored_value)
-        renewals.add(lease)
-
-        def dump(value: Any) -> bytes:
-            data = self._dump(value)
-            return data if isinstance(data, bytes) else str(data).encode()
-
-        value, _, done = run_steps(lease.computed(default, dump), errors=BaseException)
-        return self.get(key, value, version) if done is False else value  # somebody has set it
+        try:
+            return super().get_or_set(key, default, timeout, version)
+        finally:
+            with suppress(ShardKitError):  # it expires
+                lock.release()
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""

@@ -9,15 +9,17 @@
 --@include metrics/once
 --@include metrics/counts_base
 local now, kinds = clock(ARGV[1]), tonumber(ARGV[2])
-local samples, reply = {}, {}
+local samples, reply, left = {}, {}, 2000  -- chunks that it looks at
 for n = 1, kinds do samples[tonumber(ARGV[1 + 2 * n])] = tonumber(ARGV[2 + 2 * n]) end
 for n = 2, #KEYS do
   local name = ARGV[1 + 2 * kinds + n]
   local score = tonumber(redis.call('ZSCORE', KEYS[1], name) or '')
   local removed, gone = 0, 0
   if score and score <= now then  -- otherwise another client has just cleaned it
-    local earliest
-    for _, field in ipairs(redis.call('HKEYS', KEYS[n])) do
+    local fields = redis.call('HRANDFIELD', KEYS[n], left)
+    left = left - #fields
+    local earliest = left == 0 and math.floor(now) or nil  -- there may be more
+    for _, field in ipairs(fields) do
       local precision, chunk = string.match(field, '^(%d+):(%-?%d+)$')
       local kept = samples[tonumber(precision)]
       -- Clients that use a precision clean it.

@@ -16,19 +16,6 @@ local now, MOST = clock(ARGV[1]), 9007199254740991
 local kinds = tonumber(ARGV[3])
 local first_name = 3 + 2 * kinds
 local refused = 0
-local FORMAT, WIDEST = 1, 7
-
--- Return a chunk's width, after a check of all that a write relies on.
-local function width_of(key, field, chunk)
-  local head = string.byte(chunk, 1) or 0
-  local width = head % 16
-  if math.floor(head / 16) ~= FORMAT or width < 1 or width > WIDEST
-    or (#chunk - 1) % width > 0 or #chunk > 1 + SLICES * width then
-    damaged(key, field .. ' is of ' .. #chunk .. ' bytes and begins with ' .. head,
-      'a chunk of counts of format ' .. FORMAT)
-  end
-  return width
-end
 
 local function encode(value, width)
   if width == 1 then return string.char(value) end

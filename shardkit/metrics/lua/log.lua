@@ -10,19 +10,15 @@
 -- Reply    how many were older than the hours that are kept, and so were not counted; -1: repeated
 --@include structures/base/damage
 --@include metrics/once
+--@include metrics/hours
 if ARGV[2] ~= 'look' and is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now, limit, most = clock(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
 
 -- The hours of a severity: the current one and the last, nothing for those that never were.
 local function hours_of(severity)
   local found = redis.call('HMGET', KEYS[2], severity .. ':hour', severity .. ':last')
   for n, name in ipairs({':hour', ':last'}) do
-    if found[n] then
-      local hour = stored_integer(KEYS[2], severity .. name, found[n], 0, MOST_HOUR)
-      if hour % HOUR ~= 0 then damaged(KEYS[2], severity .. name .. '=' .. found[n], 'an hour') end
-      found[n] = hour
-    end
+    found[n] = found[n] and hour_in(KEYS[2], severity .. name, found[n])
   end
   return found[1], found[2]
 end

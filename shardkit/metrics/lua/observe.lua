@@ -11,10 +11,9 @@
 -- older than what is kept; -1: repeated
 --@include structures/base/damage
 --@include metrics/once
+--@include metrics/statistics_base
 if ARGV[2] ~= 'look' and is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now = clock(ARGV[1])
-local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
-local FIELDS = {'hour', 'count', 'sum', 'sumsq', 'min', 'max'}
 
 local function number_in(key, field)
   return tonumber(redis.call('HGET', key, field) or '')
@@ -22,13 +21,6 @@ end
 
 local function text_of(value)
   return string.format('%.17g', value)
-end
-
--- Return the spread of what is stored: by the sums, if an earlier release has added to these.
-local function spread_of(key, count, sum)
-  local of, spread = string.match(redis.call('HGET', key, 'spread') or '', '^(%S+) (%S+)$')
-  if tonumber(of) == count then return tonumber(spread) end
-  return math.max(0, number_in(key, 'sumsq') - sum * sum / count)
 end
 
 -- Return the key that an hour belongs to: the current or the last; nothing if it is older.
@@ -48,45 +40,9 @@ local function period(pair, hour)
   return hour == previous and last or nil
 end
 
--- Before the first write: all of a period that is there, and the buckets that will be added to.
-for n = 2, #KEYS do
-  local key = KEYS[n]
-  if redis.call('EXISTS', key) == 1 then
-    local found = redis.call('HMGET', key, unpack(FIELDS))
-    check_format(key, redis.call('HGET', key, 'format'))
-    for m, field in ipairs(FIELDS) do
-      local value = tonumber(found[m] or '')
-      if not value or value - value ~= 0 then  -- infinite, or no number
-        damaged(key, field .. '=' .. (found[m] or 'missing'), 'a number')
-      end
-    end
-    stored_integer(key, 'hour', found[1], 0, MOST_HOUR)
-    if tonumber(found[1]) % HOUR ~= 0 then damaged(key, 'hour=' .. found[1], 'an hour') end
-    if tonumber(found[2]) < 1 then damaged(key, 'count=' .. found[2], 'at least 1') end
-    local text = redis.call('HGET', key, 'spread') or '0 0'
-    local spread = tonumber(string.match(text, '^%d+ (%S+)$') or '')
-    if not spread or spread < 0 or spread - spread ~= 0 then
-      damaged(key, 'spread=' .. text, 'a count and a number')
-    end
-  end
-end
+for n = 2, #KEYS do statistics_in(KEYS[n]) end  -- before the first write
 if ARGV[2] == 'look' then return {} end
-local at = 3
-while at <= #ARGV do
-  local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
-  local pair, buckets, names = tonumber(ARGV[at]), tonumber(ARGV[at + 8]), {}
-  for n = 1, buckets do names[n] = ARGV[at + 7 + 2 * n] end
-  for n = 2 * pair, 2 * pair + 1 do
-    if number_in(KEYS[n], 'hour') == hour then
-      for m, text in ipairs(redis.call('HMGET', KEYS[n], unpack(names))) do
-        if text then stored_integer(KEYS[n], names[m], text, 0, MOST) end
-      end
-    end
-  end
-  at = at + 9 + 2 * buckets
-end
-local reply = {}
-at = 3
+local reply, at = {}, 3
 while at <= #ARGV do
   local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
   local key, buckets = period(tonumber(ARGV[at]), hour), tonumber(ARGV[at + 8])
@@ -100,7 +56,7 @@ while at <= #ARGV do
     if count then
       local more = tonumber(ARGV[at + 2])
       local apart = tonumber(ARGV[at + 3]) / more - sum / count
-      spread = spread_of(key, count, sum) + spread + apart * apart * (count * more / (count + more))
+      spread = spread_of(key) + spread + apart * apart * (count * more / (count + more))
     end
     row[2], row[3] = added('count', ARGV[at + 2]), added('sum', ARGV[at + 3])
     row[4] = added('sumsq', ARGV[at + 4])

@@ -15,4 +15,8 @@ local fields = {}
 for n = first, math.floor(slice / SLICES) do
   fields[#fields + 1] = string.format('%d:%d', precision, n)
 end
-return {slice, first, redis.call('HMGET', KEYS[1], unpack(fields))}
+local chunks = redis.call('HMGET', KEYS[1], unpack(fields))
+for n, chunk in ipairs(chunks) do
+  if chunk then width_of(KEYS[1], fields[n], chunk) end
+end
+return {slice, first, chunks}

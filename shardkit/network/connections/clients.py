@@ -56,7 +56,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
-from shardkit.network.connections.connection_state import closed_error, require_open
+from shardkit.network.connections.connection_state import ENDED, closed_error, require_open
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Access, Endpoint
@@ -81,12 +81,14 @@ AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
 class ReplicaOf(NamedTuple):
     """Names the client of a shard's replica, in place of the shard's number.
 
-    ``entry`` is None for a cluster's client that reads from replicas. While a move holds the shard,
-    it is the shard's own, for a client that only reads; see `reader_of`.
+    ``entry`` is None for a cluster's client that reads from replicas; if it ``stays``, it prefers a
+    master in this process's zone to replicas elsewhere. While a move holds the shard, ``entry`` is
+    the shard's own, for a client that only reads; see `reader_of`.
     """
 
     number: int | None
     entry: Entry | None = None
+    stays: bool = False
 
 
 Number: TypeAlias = int | ReplicaOf | None
@@ -223,16 +225,9 @@ class Clients:
                 return known
         return self._client(held, component, number, raw)  # type: ignore[no-any-return]
 
-    def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
-        """Return where a link's commands for each shard of a component go, blocking.
-
-        A shard is looked up at the first access, which raises as `get`.
-        """
-        return self._table(self._blocking, component, raw)
-
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return the `endpoints` for the running event loop."""
-        return self._table(self._of_loop(), component, raw)
+        return self.endpoints(component, raw, self._of_loop())
 
     def callbacks(
         self, component: Component, numbers: Iterable[Number], awaiting: bool
@@ -242,8 +237,8 @@ class Clients:
         Clients that nobody has used yet are not built for this.
         """
         held = self._of_loop() if awaiting else self._blocking
-        endpoints = self._table(held, component, False)
-        clients = self._table(held, component, None).clients
+        endpoints = self.endpoints(component, False, held)
+        clients = self.endpoints(component, None, held).clients
         return {
             number: reply_callbacks(clients.get(number) or endpoints[number].access.client)
             for number in numbers
@@ -259,7 +254,14 @@ class Clients:
                 self._last = weakref.ref(held)
         return held
 
-    def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
+    def endpoints(
+        self, component: Component, raw: bool | None, held: _Held | None = None
+    ) -> _Endpoints:
+        """Return where a link's commands for each shard of a component go; blocking by default.
+
+        A shard is looked up at the first access, which raises as `get`.
+        """
+        held = held or self._blocking
         known = held.tables.get((component.name, raw))
         if known is not None and known.component is component:
             return known
@@ -322,14 +324,14 @@ class Clients:
         held.built.update((private_pool, self._keeper))
 
     async def aclose(self) -> None:
-        """Close the running loop's clients."""
+        """Close the running loop's clients; they say that it has ended unless the kit is closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             held = kept_with(loop, self).get("clients")
             if held is None:
                 return
             self._forget(held)
-        _close_in_loop(held, list(held.built))
+        _close_in_loop(held, list(held.built), self.closed or ENDED)
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
@@ -352,14 +354,14 @@ class Clients:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
 
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
-        table = self._table(held, component, raw)
+        table = self.endpoints(component, raw, held)
         latest = self._newest(held, table).component
         if latest is not component and _entry(component, number) == _entry(latest, number):
             return self._client(held, latest, number, raw)
         shares = (
             raw is None and not component.entry_of(_shard_of(component.name, number)).is_cluster
         )
-        endpoint = (self._table(held, component, False) if shares else table)[number]
+        endpoint = (self.endpoints(component, False, held) if shares else table)[number]
         with table.build_lock:
             client = table.clients.get(number)
             if client is not None:
@@ -429,7 +431,7 @@ class Clients:
             access = self._access(held, table.raw, number, shard, entry, reads)
             table.accesses[shared] = access
         if access is None:
-            return self._table(held, component, False)[number]
+            return self.endpoints(component, False, held)[number]
         if access.way is None:
             return Endpoint(shard, entry.address, access, None)
         if not self._connector.shares:
@@ -470,7 +472,7 @@ class Clients:
             fields |= _RAW
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
-        policy.near = self.near
+        policy.near, policy.stays = self.near, isinstance(number, ReplicaOf) and number.stays
         try:
             if is_shared:
                 pool = self._way_pool(held, way, fields)
@@ -596,6 +598,8 @@ class Clients:
             left = [held for held in self._of_loops if held.loop.is_closed()]
             for held in left:
                 self._forget(held)
+                for closable in list(held.built):
+                    closable.closed, closable.draining = ENDED, True
         _abandon(left)
 
     def _forget(self, held: _Held) -> None:
@@ -844,10 +848,10 @@ def _leave(displaced: Iterable[Any]) -> None:
             _closable(each).drain()
 
 
-def _close_in_loop(held: _Held, closables: list[Any]) -> None:
+def _close_in_loop(held: _Held, closables: list[Any], why: bool | str = True) -> None:
     """Close pools of the running loop now; it may never turn again."""
     for closable in closables:
-        closable.close_for_good()
+        closable.close_for_good(why)
     if not held.cleanup.ag_running:  # or it is the one that calls
         with suppress(StopIteration):
             held.cleanup.aclose().send(None)  # nothing is held, so it does not wait

@@ -236,20 +236,14 @@ class Closable(ConnectionState):
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
         self.peeked = True
-        if deadline is None:
-            return super().can_read(timeout)  # type: ignore[misc]
-        found = super().can_read(deadline.shorten(timeout))  # type: ignore[misc]
-        if not found:
+        try:
+            has_come = super().can_read(deadline.shorten(timeout) if deadline else timeout)  # type: ignore[misc]
+        except LOST as error:
+            reraise_handlers(error)
+            raise
+        if deadline is not None and not has_come:
             deadline.require_left()
-        return found
-
-    def lose(self) -> None:
-        """Break the connection under its user."""
-        self.shut_down()
-
-    def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of reads and writes, in seconds; None waits for ever."""
-        set_timeout(self, seconds)
+        return has_come
 
     @contextmanager
     def _kept_to_deadline(self) -> Iterator[None]:
@@ -286,7 +280,7 @@ class _FastReplies(Closable):
     """Reads the replies to many commands at once, in hiredis."""
 
     _limited_parser = LimitedParser
-    _is_plain_tcp = True  # bytes go as they are, not through TLS
+    is_plain = True
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
         if self.protocol != 2:  # a push message would be mistaken for a reply
@@ -324,15 +318,9 @@ class _FastReplies(Closable):
         """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
         if does is not None and self.entered is not self.database:
             return self._from_elsewhere(data, raw, deadline, count, does)
-        sock = socket_of(self)
-        if (
-            sock is None
-            or self.protocol != 2
-            or self.health_check_interval
-            or not self._is_plain_tcp
-        ):
+        sock, reply_parser = socket_of(self), self.reply_parser
+        if sock is None or not reply_parser.at_once or self.health_check_interval:
             return super().round_trip(data, raw, deadline, count)
-        reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         started = 0.0
         try:
@@ -407,7 +395,7 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None or self.ends:
             return False
-        if not self._is_plain_tcp:
+        if not self.is_plain:
             return super().is_reusable()
         parser = self.reply_parser
         return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
@@ -420,7 +408,7 @@ class TcpConnection(_FastReplies, redis.Connection):
 class TlsConnection(_FastReplies, redis.SSLConnection):
     """redis-py's TLS connection."""
 
-    _is_plain_tcp = False
+    is_plain = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
@@ -444,7 +432,7 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.ends
 
-    def lose(self) -> None:
+    def shut_down(self) -> None:
         """Break the connection under its user."""
         if (transport := transport_of(self)) is not None:
             transport.abort()

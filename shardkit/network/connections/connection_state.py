@@ -68,13 +68,15 @@ class ServerReplacedError(ConnectionError):
 
 
 EXCHANGE_TIMEOUT = 60.0
+ENDED = "the event loop of this client has ended"
 
 
 class ConnectionState(SelectedDatabase):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
-    closed = False  # its kit is closed; it does not connect again
+    is_plain = False  # whether bytes go as they are, not through TLS
+    closed: bool | str = False  # its kit is, or its event loop has `ENDED`: it connects no more
     follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that made it
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
@@ -123,7 +125,7 @@ class ConnectionState(SelectedDatabase):
     port: int
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
-    lose: Callable[[], None]
+    shut_down: Callable[[], None]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
@@ -287,7 +289,7 @@ class ConnectionState(SelectedDatabase):
                     self._ready.extend(replies)
                     return True
         except BaseException:
-            self.lose()  # SELECT may not have been sent, and some replies may still be to come
+            self.shut_down()  # SELECT may not have been sent, and some replies may still be to come
             raise
         refusal = None if form == PLAIN else (yield from self.select(database))
         if refusal is not None:
@@ -415,7 +417,7 @@ class ConnectionState(SelectedDatabase):
         except LOST as error:
             reraise_handlers(error)
             if self.closed:
-                raise closed_error() from error
+                raise closed_error(self.closed) from error
             error.maybe_executed = False  # type: ignore[union-attr]
             if not isinstance(error, _OF_PLACES):
                 self.policy.failed(error, time.monotonic() - started)
@@ -496,7 +498,7 @@ class ConnectionState(SelectedDatabase):
         """Report a failure; raise the exception behind it instead, or that the kit was closed."""
         reraise_handlers(error)
         if self.closed:
-            raise closed_error() from error
+            raise closed_error(self.closed) from error
         self.note_failure(error)
 
     def note_failure(self, error: BaseException) -> None:
@@ -564,11 +566,13 @@ def become_moved(connection: Any) -> None:
 def require_open(part: Any) -> None:
     """Refuse to use a pool or a connection whose kit is closed."""
     if part.closed:
-        raise closed_error()
+        raise closed_error(part.closed)
 
 
-def closed_error() -> ClosedError:
-    """Return the error of calls to a closed kit."""
+def closed_error(why: object = True) -> ClosedError:
+    """Return the error of calls to a closed kit, or to a client whose event loop has `ENDED`."""
+    if why == ENDED:
+        return ClosedError(ENDED, "ask the kit for a client in each event loop")
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 

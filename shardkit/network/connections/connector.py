@@ -100,7 +100,8 @@ class Drains:
     """What clients of clusters of both faces share."""
 
     policy = NO_POLICY
-    closed = draining = False
+    closed: bool | str = False
+    draining = False
     below: Any  # the pools of its nodes, which redis-py does not close with it
 
     def drain(self) -> None:
@@ -109,11 +110,11 @@ class Drains:
         for pool in self.below:
             pool.drain()
 
-    def close_for_good(self) -> None:
-        """Close every connection, and open no other."""
-        self.closed = self.draining = True
+    def close_for_good(self, why: bool | str = True) -> None:
+        """Close every connection, and open no other; see the pool's."""
+        self.closed, self.draining = why, True
         for pool in self.below:
-            pool.close_for_good()
+            pool.close_for_good(why)
 
     def __repr__(self) -> str:
         nodes: Any = self.get_nodes()  # type: ignore[attr-defined]
@@ -274,21 +275,11 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
 
 def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Classes) -> Any:
     """Return a pool to a Sentinel: the entry's timeouts and TLS, credentials of their own."""
-    asked = fields["sentinel"]
-    pool = classes.pool(
-        host=host,
-        port=port,
-        connection_class=classes.tls if fields.get("ssl") else classes.tcp,
-        socket_timeout=fields.get("socket_timeout", SOCKET_TIMEOUT),
-        protocol=2,
-        retry=classes.retry(NoBackoff(), 0),
-        **library_name(),
-        **_network(fields),
-        **{name: fields[name] for name in _LIMITS if name in fields},
-        **{name: asked[name] for name in ("username", "password") if name in asked},
-    )
-    pool.credentials = fields.get("sentinel_credentials") or source_in(asked)
-    return pool
+    shared = ("ssl", "socket_", *_LIMITS)
+    own = {name: value for name, value in fields.items() if name.startswith(shared)}
+    own |= {n: v for n, v in fields["sentinel"].items() if n in ("username", "password", "auth")}
+    own |= {"host": host, "port": port, "credentials": fields.get("sentinel_credentials")}
+    return _pool(own, _common(own, classes.retry), classes)
 
 
 _listeners: weakref.WeakValueDictionary[str, SentinelListener] = weakref.WeakValueDictionary()

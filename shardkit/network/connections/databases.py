@@ -26,7 +26,6 @@ read the fence (``GET config:fence``) instead of asking whether it exists.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -40,6 +39,7 @@ import hiredis
 from redis.exceptions import ConnectionError
 
 from shardkit.errors import ShardKitError
+from shardkit.operations.arguments import parse_json
 
 FENCE_KEY = "config:fence"
 FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be removed
@@ -66,7 +66,7 @@ def _host() -> str:
 def lets_readers_pass(fence: bytes) -> bool:
     """Whether a fence keeps out only connections that may write."""
     try:
-        return json.loads(fence)["readers"] is True
+        return parse_json(fence)["readers"] is True
     except (ValueError, TypeError, KeyError):
         return False
 

@@ -50,6 +50,7 @@ class CallPolicy:
     max_waiting: int = MAX_WAITING
     replaceable: bool = False  # whether a replica can take the server's place
     near: Collection[str] = ()  # the nodes of clusters that are in this process's zone
+    stays: bool = False  # whether reads prefer a near master to replicas elsewhere
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 

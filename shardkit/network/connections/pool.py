@@ -36,6 +36,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 import redis
 import redis.asyncio as aioredis
@@ -112,7 +113,7 @@ class Connections:
 
     def lend(self, connection: Any) -> None:
         """Note that a connection is in use."""
-        self.in_use.add(weakref.ref(connection, self.in_use.discard))
+        self.in_use.add(ref(connection, self.in_use.discard))
         connection.home = self.ref
 
     def release(self, connection: Any, ends: bool) -> bool:
@@ -123,16 +124,14 @@ class Connections:
         """
         with self.guard:
             try:
-                self.in_use.remove(weakref.ref(connection))
+                self.in_use.remove(ref(connection))
             except KeyError:
                 return False
             if connection.handed_out:
                 connection = connection.passed_on()
-            now = time.monotonic()
-            unusable = connection.unusable
-            ends = ends or unusable or connection.ends
+            ends = ends or connection.ends or connection.unusable
             ends = ends or (connection.master is not None and connection.is_replaced)
-            connection.idle_since = now
+            connection.idle_since = now = time.monotonic()
             if ends:
                 self._give(None)
             elif not (self.waiting and self._give(connection)):
@@ -144,9 +143,9 @@ class Connections:
             for watcher in tuple(watchers):
                 watcher(connection.policy, waited, now - since)
         if ends:  # outside the lock
+            if connection.unusable:
+                self.drop_idle()
             self.close(connection)
-        if unusable:
-            self.drop_idle()
         if old is not None:
             self.close(old)
         return True
@@ -154,7 +153,7 @@ class Connections:
     def drop(self, connection: Any) -> None:
         """Close a lent connection, and forget it."""
         with self.guard:
-            self.in_use.discard(weakref.ref(connection))
+            self.in_use.discard(ref(connection))
             self._give(None)
         self.close(connection)
 
@@ -268,7 +267,7 @@ class _Common:
     connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - hides redis-py's property
     cache: Any = None  # redis-py's, of replies
     draining = False
-    closed = False
+    closed: bool | str = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     database: ClientDatabase  # of its users
@@ -384,8 +383,7 @@ class _Common:
                             return None
                         connection = connections.idle.pop()
                         # As `lend` does, without a further call.
-                        connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
-                        connection.home = connections.ref
+                        connections.in_use.add(ref(connection, connections.in_use.discard))
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -550,21 +548,21 @@ class _Common:
         for pool in self.below if inuse_connections and self._given is None else ():
             yield pool.disconnect
 
-    def close_for_good(self) -> None:
+    def close_for_good(self, why: bool | str = True) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError.
 
-        An event loop's, in the loop.
+        An event loop's, in the loop. ``why`` is for `closed_error`.
         """
-        self.closed = self.draining = True
+        self.closed, self.draining = why, True
         with self.connections.guard:
             for connection in self.connections.lent:
-                connection.closed = True
+                connection.closed = why
             while self.connections.waiting:
                 self.connections._give(None)  # those who wait
         self._stop_listening()
         self._disconnect(True)
         for pool in self.below:
-            pool.close_for_good()
+            pool.close_for_good(why)
 
     def _stop_listening(self) -> None:
         if self.master is not None and not self.shares:
@@ -719,10 +717,6 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
     run = staticmethod(arun_steps)
-
-    def has_room(self) -> bool:
-        """Whether it has a connection to spare, and one more for others."""
-        return self.connections.counts()[1] + 2 <= self.max_connections
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""

@@ -85,7 +85,7 @@ class _FollowsEntry(_Common):
         for connection in lent:  # they reconnect to the new address; at once if users are waiting
             connection.moved_to = self.make_connection()
             if not connection.released and connection.waits():
-                connection.lose()
+                connection.shut_down()
 
     def make_connection(self, **instead: Any) -> Any:
         connection = super().make_connection(**instead)

@@ -395,12 +395,14 @@ def reads_replicas(client: Any) -> bool:
     return getattr(client, "load_balancing_strategy", None) is not None
 
 
-def replica_in(nodes: Sequence[Any], near: Collection[str]) -> Any:
+def replica_in(nodes: Sequence[Any], near: Collection[str], stays: bool) -> Any:
     """Return a replica among the nodes of a slot, always the same of a process; else the master.
 
-    Replicas that are ``near``, by name, come first.
+    Replicas that are ``near``, by name, come first, then, if it ``stays``, a near master.
     """
-    replicas = [each for each in nodes[1:] if each.name in near] or nodes[1:]
+    replicas = [each for each in nodes[1:] if each.name in near]
+    if not replicas and not (stays and nodes[0].name in near):
+        replicas = list(nodes[1:])
     return replicas[os.getpid() % len(replicas)] if replicas else nodes[0]
 
 

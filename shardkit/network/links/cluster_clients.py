@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from threading import RLock
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +25,6 @@ from redis.exceptions import (
     ConnectionError,
     CrossSlotTransactionError,
     InvalidResponse,
-    MovedError,
     RedisClusterException,
     RedisError,
     ResponseError,
@@ -34,7 +33,13 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
-from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidKeyError,
+    RoutingError,
+    ShardFailure,
+    ShardUnavailable,
+)
 from shardkit.network.connections.connection_state import decoded, require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
@@ -50,25 +55,30 @@ from shardkit.network.connections.redis_private import (
     NEVER_DECODE,
     learn_slots,
     nodes_of_slot,
+    pool_of_node,
     reply_callbacks,
     str_if_bytes,
 )
 from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.server_request import MOVING, patience_with, pause_before
+from shardkit.network.links.server_request import MOVING, pauses_for
 from shardkit.network.links.user_clients import (
     DirectClient,
+    DirectPipeline,
     MultiplexedClient,
+    MultiplexedPipeline,
     allowed,
     raise_unusable,
     reading,
 )
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
-from shardkit.operations.deadlines import earliest
+from shardkit.operations.deadlines import call
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
 _LOST = (ConnectionError, TimeoutError)
+# Redis-py takes more kinds of arguments and keys, and names the others.
+_REDIS_PYS = (InvalidArgumentError, InvalidKeyError)
 _SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
 # Options of redis-py's that are not a callback's.
 _OF_REDIS_PY = frozenset({"target_nodes", EMPTY_RESPONSE})
@@ -156,14 +166,12 @@ class _OnLink:
     @run_by_face
     def execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command, over the link if it has keys."""
-        batch = self._batch(args, options)
-        if batch is not None:
-            try:
-                [reply] = yield partial(self.send, batch, NEVER_DECODE in options)
-            except InvalidArgumentError:
-                pass  # redis-py takes more kinds, and names the others
-            else:
-                return self.value(args, options, reply)
+        batch, replies = None, []
+        with suppress(*_REDIS_PYS), call():
+            if (batch := self._batch(args, options)) is not None:
+                replies = yield partial(self.send, batch, NEVER_DECODE in options)
+        if replies:
+            return self.value(args, options, replies[0])
         if self.place is not None and (component := self.place.left()) is not None:
             self.place.number(component, args)  # refuses it if it has no key
         with self.watching(args):
@@ -178,9 +186,9 @@ class _OnLink:
         self._open()
         require_open(self)
         if self._route is None:
-            self._links = [self.link_class(None, None, raw=each) for each in (False, True)]
-            self._route = _Route(self)
-        return self._links[raw].send(batch, self._route, self._route)
+            self._route = route = _Route(self)
+            self._links = [self.link_class(route, route, raw=each) for each in (False, True)]
+        return self._links[raw].send(batch)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
@@ -271,77 +279,95 @@ _Collected: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Pipeline:
-    """What the pipelines of both faces share. They collect, until they watch keys."""
+    """What the pipelines of both faces share.
+
+    They collect. From WATCH on, the pipeline of a node sends what comes before MULTI, and the rest.
+    """
 
     client: Any
     is_transaction: bool
     collected: list[_Collected]
-    watches: bool  # then redis-py's own code does everything
-    queues: bool
-    watched: tuple[int, str] | None  # the slot and the node of watched keys
+    on_node: Any  # the pipeline of the node with the watched keys; None if there are none
+    slot: int  # theirs
     sleep: Callable[[float], Any]
+    discover: Callable[[Any], Any]  # the nodes, if the client does not know them
+    pipeline_of: Callable[[Any, Any], Any]  # the client, and a node
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         self.client, self.is_transaction = client, is_transaction
-        self.collected, self.watches, self.watched = [], False, None
-        self.queues = False  # after MULTI
+        self.collected, self.on_node = [], None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Collect a command; with watched keys, execute it."""
-        options.pop("keys", None)  # for its cache; its transactions would give it to callbacks
-        if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
-            self.start_watching()
-        call = partial(super().execute_command, *args, **options)  # type: ignore[misc]
-        if self.watches and not self.queues:
-            return self.follow(call, args)
-        self.collected.append((args, options))
-        return call() if self.watches else self
+        """Collect a command; between WATCH and MULTI, execute it."""
+        options.pop("keys", None)  # for redis-py's cache
+        name = str_if_bytes(args[0]).upper()
+        if self.is_transaction and name in ("WATCH", "UNWATCH"):
+            return self.watch(*args[1:]) if name == "WATCH" else self.unwatch()
+        if self.on_node is None:
+            self.collected.append((args, options))
+            return self
+        if any(slot_of(key) != self.slot for key in _keys(args)):
+            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+        options.pop("target_nodes", None)
+        call = partial(self.on_node.execute_command, *args, **options)
+        if not self.on_node.explicit_transaction:
+            return self._at_node(call)
+        call()
+        return self
 
     def multi(self) -> None:
         """Collect commands from now on, even if keys are watched."""
-        super().multi()  # type: ignore[misc]
-        self.queues = self.watches
-
-    def start_watching(self) -> None:
-        """Leave everything to redis-py's own code from now on."""
-        self.watches = self.is_transaction
-        for args, options in self.collected if self.watches else ():
-            super().execute_command(*args, **options)  # type: ignore[misc]
+        pipe: Any = super() if self.on_node is None else self.on_node
+        pipe.multi()
 
     @run_by_face
-    def follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Steps[Any]:
-        """Call redis-py's own code, and again if a slot has moved.
+    def watch(self, *names: Any) -> Steps[Any]:
+        """Watch keys of one slot, if it is a transaction."""
+        if not self.is_transaction:
+            return (yield partial(super().watch, *names))  # type: ignore[misc]
+        client = self.client
+        if self.on_node is not None:
+            return (yield partial(self._at_node, partial(self.on_node.watch, *names)))
+        yield partial(self.discover, client)
+        pauses = pauses_for(client)
+        while True:
+            self.slot = slot_of(client.encoder.encode(names[0]))
+            nodes = nodes_of_slot(client, self.slot) or [client.get_node_from_key(names[0])]
+            on_node = self.pipeline_of(client, nodes[0])
+            try:
+                value = yield partial(on_node.watch, *names)
+                break
+            except MOVING:
+                yield on_node.reset
+                if (pause := next(pauses, None)) is None:
+                    raise
+            yield partial(self.sleep, pause)
+            with allowed(client, ()):
+                yield partial(learn_slots, client)
+        for args, options in self.collected:
+            on_node.pipeline_execute_command(*args, **options)
+        self.collected, self.on_node = [], on_node
+        return value
+
+    @run_by_face
+    def unwatch(self) -> Steps[bool]:
+        """Watch no more keys."""
+        on_node, self.on_node = self.on_node, None
+        if on_node is not None:
+            yield on_node.reset
+        return True
+
+    @run_by_face
+    def _at_node(self, call: Callable[[], Any]) -> Steps[Any]:
+        """Have the node of the watched keys execute commands.
 
         Raises:
-            WatchError: the slot of watched keys has moved.
+            WatchError: their slot has moved.
         """
-        waited, deadline = 0.0, earliest(self.client.policy.deadline)
-        for attempt in count():
-            pause = pause_before(attempt)
-            if deadline is not None and deadline.left() <= pause:
-                raise deadline.passed()
-            try:
-                if self.watched is not None and self._owner(self.watched[0]) != self.watched[1]:
-                    raise MovedError(f"{self.watched[0]} {self._owner(self.watched[0])}")
-                if pause:
-                    yield partial(self.sleep, pause)
-                    yield partial(learn_slots, self.client)
-                with self.client.watching(*commands or [("EXEC",)]):
-                    value = yield call
-                break
-            except MOVING as error:
-                if self.watched is not None:
-                    raise WatchError("Slot rebalancing occurred while watching keys") from error
-                waited += pause_before(attempt + 1)
-                if waited > patience_with(self.client):
-                    raise
-        name = str_if_bytes(commands[0][0]).upper() if len(commands) == 1 else ""
-        if name == "WATCH":
-            slot = slot_of(commands[0][1])
-            self.watched = slot, self._owner(slot)
-        elif name == "UNWATCH":
-            self.watched = None
-        return value
+        try:
+            return (yield call)
+        except MOVING as error:
+            raise WatchError("Slot rebalancing occurred while watching keys") from error
 
     def delete(self, *names: Any) -> Any:
         """Delete keys of one slot."""
@@ -357,7 +383,8 @@ class _Pipeline:
 
     @run_by_face
     def reset(self) -> Steps[None]:
-        """Drop what was collected."""
+        """Drop what was collected, and watch no more keys."""
+        yield self.unwatch
         self.begin(self.client, self.is_transaction)
         yield super().reset  # type: ignore[misc]
 
@@ -365,18 +392,13 @@ class _Pipeline:
     def discard(self) -> Steps[None]:
         """Drop what was collected, if it is a transaction."""
         yield super().discard  # type: ignore[misc]
-        self.collected = []
+        yield self.reset
 
     def __len__(self) -> int:
-        return len(self.collected) or int(super().__len__())  # type: ignore[misc]
-
-    def _owner(self, slot: int) -> str:
-        return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
+        return len(self.collected if self.on_node is None else self.on_node)
 
     def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
-        if self.watches:
-            return None
         name, commands = self.client.place.component.name, []
         plain = [args for args, options in collected if _is_plain(args, options)]
         if len(plain) == len(collected) and not self.is_transaction:
@@ -389,9 +411,10 @@ class _Pipeline:
             if not keys and (not args or effects(args) & (ALONE | STATE | WATCHES)):
                 return None  # unknown, or it concerns a connection
             flag = self.client.command_flags.get(str_if_bytes(args[0]).upper())
-            if not keys and (flag in _SEVERAL_NODES or self.is_transaction):
-                what = "has no key" if self.is_transaction else "needs several nodes"
-                raise RedisClusterException(f"{args[0]} {what}: it cannot be in this pipeline")
+            if not keys and flag in _SEVERAL_NODES:
+                raise RedisClusterException(
+                    f"{args[0]} needs several nodes: it cannot be in this pipeline"
+                )
             if named is not None:
                 owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
                 if named not in [[owner] for owner in owners]:
@@ -399,16 +422,30 @@ class _Pipeline:
             commands.append(as_command(name, keys[0] if keys else b"", args))
         if not self.is_transaction or not commands:
             return commands
-        slots = set(map(slot_of, chain.from_iterable(_keys(args) for args, _ in collected)))
-        if len(slots) > 1:
+        keys = list(chain.from_iterable(_keys(args) for args, _ in collected))
+        if len(set(map(slot_of, keys))) > 1:
             raise CrossSlotTransactionError(
                 "All keys involved in a cluster transaction must map to the same slot"
             )
-        return [Transaction(name, commands[0].key, tuple(commands))]
+        return [Transaction(name, keys[0] if keys else b"", tuple(commands))]
 
-    def send(self, collected: Sequence[_Collected], batch: Batch) -> Any:
-        """Send requests over the link; as bytes if some replies are not decoded."""
-        return self.client.send(batch, any(NEVER_DECODE in options for _, options in collected))
+    @run_by_face
+    def execute(self, raise_on_error: bool = True, *_: Any, **__: Any) -> Steps[list[Any]]:
+        """Execute what was collected."""
+        collected, self.collected = self.collected, []
+        try:
+            if self.on_node is not None:
+                call_node = partial(self.on_node.execute, raise_on_error)
+                return (yield partial(self._at_node, call_node))  # type: ignore[no-any-return]
+            with suppress(*_REDIS_PYS), call():
+                if (batch := self.batch(collected)) is not None:
+                    raw = any(NEVER_DECODE in options for _, options in collected)
+                    replies = yield partial(self.client.send, batch, raw)
+                    return self.values(collected, replies, raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                return (yield partial(self.by_redis_py, collected, raise_on_error))  # type: ignore[no-any-return]
+        finally:
+            yield self.reset
 
     def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
         """Execute commands by redis-py's own code, which forgets them each time."""
@@ -462,64 +499,41 @@ def _shown(args: Sequence[Any]) -> str:
 class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
-    run, sleep = staticmethod(run_steps), staticmethod(sleep)
+    run = staticmethod(partial(run_steps, errors=BaseException))
+    sleep = staticmethod(sleep)
+    discover = staticmethod(LinkedClusterClient._open)
 
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Execute what was collected."""
-        collected, self.collected = self.collected, []
-        try:
-            if (batch := self.batch(collected)) is not None:
-                with suppress(InvalidArgumentError):
-                    return self.values(collected, self.send(collected, batch), raise_on_error)
-            commands = [args for args, _ in collected]
-            if not self.is_transaction:  # without sending anything again
-                stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
-                with self.client.watching(*commands):
-                    return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-            queued = () if self.watches else collected
-            found = self.follow(partial(self.by_redis_py, queued, raise_on_error), *commands)
-            return [  # redis-py returns what EXEC does
-                reply if isinstance(reply, Exception) else self.client.value(*command, reply)
-                for command, reply in zip(collected, found, strict=True)
-            ]
-        finally:
-            self.reset()
+    @staticmethod
+    def pipeline_of(client: Any, node: Any) -> Any:
+        """Return the pipeline of a node."""
+        pool = client.get_redis_connection(node).connection_pool
+        return DirectPipeline(pool, reply_callbacks(client), True, None)
 
-    def watch(self, *names: Any) -> Any:
-        """Watch keys, if it is a transaction."""
-        self.start_watching()
-        return self.follow(partial(super().watch, *names), ("WATCH", *names))
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
+        """Execute commands by redis-py's own code, without sending anything again."""
+        if self.is_transaction:
+            return super().by_redis_py(collected, *options)
+        stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+        return self.send_cluster_commands(stack, options[0], False)  # type: ignore[no-untyped-call]
 
 
 class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting pipeline of a cluster, over a link."""
 
     __slots__ = ()
-    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
+    sleep = staticmethod(asyncio.sleep)
+    discover = staticmethod(AsyncLinkedClusterClient.initialize)
 
-    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
-        """Execute what was collected."""
-        collected, self.collected = self.collected, []
-        try:
-            if (batch := self.batch(collected)) is not None:
-                with suppress(InvalidArgumentError):
-                    replies = await self.send(collected, batch)
-                    return self.values(collected, replies, raise_on_error)
-            commands = [args for args, _ in collected]
-            queued = () if self.watches else collected
-            call = partial(self.by_redis_py, queued, raise_on_error, False)
-            if self.is_transaction:
-                return await self.follow(call, *commands)
-            with self.client.watching(*commands):  # without sending anything again
-                return await call()
-        finally:
-            await self.reset()
+    @staticmethod
+    def pipeline_of(client: Any, node: Any) -> Any:
+        """Return the pipeline of a node."""
+        callbacks: Any = reply_callbacks(client)
+        return MultiplexedPipeline(pool_of_node(node), callbacks, True, None)
 
-    async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own
-        """Watch keys, if it is a transaction."""
-        await self.client.initialize()  # redis-py would do it in a loop of its own
-        self.start_watching()
-        return await self.follow(partial(super().watch, *names), ("WATCH", *names))
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
+        """Execute commands by redis-py's own code, without sending anything again."""
+        return super().by_redis_py(collected, *options, False)
 
 
 # redis-py's classes as users get them; see `Connector`.

@@ -37,6 +37,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, emit, handlers
 from shardkit.network.connections.databases import Steps
@@ -54,7 +55,14 @@ from shardkit.network.connections.redis_private import (
     slot_owners,
 )
 from shardkit.network.links import order
-from shardkit.network.links.grouping import components_in, group_by_shard, require_together
+from shardkit.network.links.grouping import (
+    components_in,
+    group_by_shard,
+    live_apart,
+    require_together,
+    separated,
+    was_split_lately,
+)
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
@@ -65,8 +73,8 @@ from shardkit.network.links.server_request import (
     only_reads,
     patience_with,
     pause_before,
+    refused_by_split,
 )
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -76,7 +84,7 @@ from shardkit.operations.commands import (
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import earliest
+from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.recent import MOST
@@ -138,7 +146,7 @@ class Dispatcher:
         return scripts
 
     def dispatch(
-        self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
+        self, batch: Batch, clients: Any, attempt: Attempt | None = None
     ) -> Steps[Replies]:
         """Send a batch and return its replies in order, failures among them.
 
@@ -173,7 +181,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        (topology, clients), batch, todo, redirected, joins, pending, uncertain, out
+                        clients, batch, todo, redirected, joins, pending, uncertain, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -195,7 +203,7 @@ class Dispatcher:
                 yield from self._learned(client)
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self.component, topology, name, again=True)
+                    yield partial(self.component, name, again=True)
             before, asked = len(pending), outcome.pause
             if outcome.failures or pending:
                 pending = _pending(batch, attempts, pending, outcome, out)
@@ -212,12 +220,12 @@ class Dispatcher:
         return out
 
     def _learned(self, client: Any) -> Steps[None]:
-        with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
-            yield partial(self._learn, client)
+        with tolerated(*ATTEMPT_ERRORS), within(earliest(client.policy.deadline)):
+            yield partial(self._learn, client)  # if not, the next attempt tells
 
     def _attempt(
         self,
-        places: tuple[Topology, Any],
+        clients: Any,
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
@@ -230,11 +238,13 @@ class Dispatcher:
 
         ``pending`` gets those that must wait for others.
         """
-        (topology, clients), components = places, {}
+        components: dict[str, Component] = {}
         for name in components_in(batch, todo):
-            component = components[name] = yield partial(self.component, topology, name)
+            component = components[name] = yield partial(self.component, name)
             if component.splits_tags:
                 require_together(batch, component)
+            elif was_split_lately(component) and (type(batch) is not Columns or not batch.name):
+                todo = self._refuse_separated(batch, todo, component, out)
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
@@ -301,6 +311,20 @@ class Dispatcher:
             attempt.tell_end()
         return attempts
 
+    @staticmethod
+    def _refuse_separated(
+        batch: Batch, todo: Sequence[int], component: Component, out: Replies
+    ) -> Sequence[int]:
+        """Refuse a request whose keys a split has separated, and all behind; return the others."""
+        for n, position in enumerate(todo):
+            if shards := separated(batch[position], component):
+                error = live_apart(batch[position].name, shards)
+                for behind in todo[n:]:
+                    out[behind] = refused_by_split(batch[behind], error, shards[0])
+                out.failed = True
+                return todo[:n]
+        return todo
+
     def _attempts_on_nodes(
         self,
         batch: Batch,
@@ -328,7 +352,7 @@ class Dispatcher:
                 elif slot not in owners:  # it says why
                     node = client.get_node_from_key(key_bytes(batch[position].key))
                 elif reads and position not in redirected and only_reads(batch[position]):
-                    node = replica_in(owners[slot], client.policy.near)
+                    node = replica_in(owners[slot], client.policy.near, client.policy.stays)
                 else:
                     node = owners[slot][0]
             except ATTEMPT_ERRORS as error:

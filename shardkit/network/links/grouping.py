@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
-from shardkit.errors import CrossShardError
+from shardkit.errors import CrossShardError, RoutingError
 from shardkit.network.links.resp import Arguments, UniformCommands
 from shardkit.operations.commands import (
     Batch,
@@ -23,6 +25,7 @@ from shardkit.operations.commands import (
     To,
     Transaction,
 )
+from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 
 Components: TypeAlias = Mapping[str, Component]
@@ -37,7 +40,6 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 _MIN_AT_ONCE = 8  # a shorter batch is grouped one by one
 SHORT = 4  # commands of a batch that is sent to one server without the dispatcher
-SEVERAL = -1
 # Scripts of parameters, whose second key no other command uses: it may be on any server.
 _PARAMETERS = "structures/base/"
 
@@ -91,7 +93,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
                 uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
+            return _group_all(batch.to, keys, components, rows, uniform, batch.placed)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -128,17 +130,41 @@ def require_together(batch: Batch, component: Component) -> None:
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
         for command in commands:
-            if command.script is None or component.name not in components_of((request.to,)):
-                continue
-            if command.name.startswith(_PARAMETERS):
-                continue
-            keys: Any = command.args[3 : 3 + int(command.args[2])]
-            if len(set(map(component.place, keys))) > 1:
+            if command.script is not None and separated(command, component):
                 raise CrossShardError(
                     f"component {component.name!r}: its placement {component.placement!r} ignores "
                     f"hash tags, so {command.name} has keys on several shards",
                     "keep this structure in a component whose placement obeys tags, such as crc32",
                 )
+
+
+def was_split_lately(component: Component) -> bool:
+    """Whether keys may have been located before a split."""
+    return bool(component.split_until) and time.monotonic() < component.split_until
+
+
+def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
+    """Return the error for a command whose keys live on several shards."""
+    return CrossShardError(
+        f"{name}: the keys live on different shards ({', '.join(map(str, shards))})",
+        "use a common {tag} in the names of keys that belong together",
+    )
+
+
+def separated(request: Command | Transaction, component: Component) -> list[Shard]:
+    """Return the shards of a request's keys if they live apart; otherwise nothing."""
+    if request.to not in (component.name, Home(component.name)):
+        return []
+    commands = request.commands if isinstance(request, Transaction) else (request,)
+    keys: list[Any] = [request.key]
+    for command in commands:
+        if command.script is None:
+            with suppress(RoutingError):  # a module's command
+                keys += [command.args[n] for n in key_positions(command.args)]
+        elif not command.name.startswith(_PARAMETERS):
+            keys += command.args[3 : 3 + int(command.args[2]) - command.script.unplaced]
+    homes = locate(Locate([(request.to, key) for key in keys]), {component.name: component})
+    return [shard for shard, _ in dict.fromkeys(homes)] if len(set(homes)) > 1 else []
 
 
 def _keys_and_rows(
@@ -162,7 +188,7 @@ def _group_all(
     components: Components,
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
-    numbers: Sequence[int | None] | None = None,
+    placed: tuple[object, Sequence[int | None]] | None = None,
 ) -> Groups:
     if not keys:
         return Groups({})
@@ -173,7 +199,8 @@ def _group_all(
         shard = place(to, keys[0], components)
         return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
     by_number: defaultdict[int | None, list[int]] = defaultdict(list)
-    if numbers is None:
+    version, numbers = placed or (None, ())
+    if version is not component:
         numbers = component.place_all(keys)
     for position, number in enumerate(numbers):
         by_number[number].append(position)
@@ -195,35 +222,42 @@ def place(to: To, key: Key, components: Components) -> Shard:
     return component.shard_of(key)
 
 
-def target_of_short(batch: Batch) -> To | None:
-    """Return the common target of a few non-blocking commands; None for any other batch."""
-    size = len(batch)
-    if size == 1 and type(command := batch[0]) is Command:  # as most are
-        return command.to if command.block is None else None
-    if type(batch) is Columns:
-        several = batch.numbers is not None and len(set(batch.numbers)) > 1
-        return batch.to if 0 < size <= SHORT and not several else None
-    if type(batch) is not list or not 1 < size <= SHORT:
-        return None
-    for command in batch:
-        if type(command) is not Command or command.block is not None:
+def place_short(
+    batch: Batch, component_of: Callable[[str], Component | None]
+) -> tuple[Component, int | None] | None:
+    """Return the component and the number of the only shard of a few non-blocking commands.
+
+    None for any other batch, and for a component that must be read first, or looked at.
+    """
+    size, placed = len(batch), None
+    component: Component | None
+    keys: Sequence[Key]
+    if size == 1 and type(command := batch[0]) is Command:
+        to, key, _, _, _, block = command
+        if block is not None:
             return None
-    targets = set(map(_TO_OF, batch))
-    return targets.pop() if len(targets) == 1 else None
-
-
-def place_short(batch: Batch, to: To, component: Component) -> int | None:
-    """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
-    if type(batch) is Columns and batch.numbers is not None:
-        return batch.numbers[0]  # see `target_of_short`
-    if type(to) is str:
-        number = component.number_of(batch[0].key)
-        for n in range(1, len(batch)):
-            if component.number_of(batch[n].key) != number:
-                return SEVERAL
-        return number
-    numbers = {place(to, each.key, {component.name: component}).number for each in batch}
-    return numbers.pop() if len(numbers) == 1 else SEVERAL
+        if type(to) is str:  # as mostly
+            component = component_of(to)
+            if component is None or component.splits_tags or was_split_lately(component):
+                return None
+            return component, component.number_of(key)
+        keys = (key,)
+    elif type(batch) is Columns and 0 < size <= SHORT:
+        to, keys, placed = batch.to, batch.keys, batch.placed
+    elif type(batch) is list and 0 < size <= SHORT and set(map(type, batch)) == {Command}:
+        to, keys = batch[0].to, [command.key for command in batch]
+        if any(command.to != to or command.block is not None for command in batch):
+            return None
+    else:
+        return None
+    component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
+    if component is None or component.splits_tags or was_split_lately(component):
+        return None
+    if placed is not None and placed[0] is component:
+        numbers = placed[1]
+    else:
+        numbers = [place(to, key, {component.name: component}).number for key in keys]
+    return None if len(set(numbers)) > 1 else (component, numbers[0])
 
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:

@@ -53,15 +53,14 @@ from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
+    set_timeout,
 )
 from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
-    SEVERAL,
     components_of,
     locate,
     place,
     place_short,
-    target_of_short,
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
@@ -114,7 +113,7 @@ class Link(Dispatcher):
         """Return where keys live, without an exchange with their shards."""
         found = {}
         for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self.component, self._topology, name)
+            found[name] = yield partial(self.component, name)
         return locate(request, found)
 
     def address_of(self, shard: Shard) -> str:
@@ -161,7 +160,7 @@ class Link(Dispatcher):
     def _server_of(self, to: To, key: Key) -> Steps[tuple[Endpoint, Any]]:
         """Return where the commands for a key go; of a cluster, also the node."""
         name = to if isinstance(to, str) else to.component
-        component = yield partial(self.component, self._topology, name)
+        component = yield partial(self.component, name)
         number = place(to, key, {name: component}).number
         endpoint = self._endpoints(self._clients, component)[number]
         if endpoint.database is not None:
@@ -176,15 +175,10 @@ class Link(Dispatcher):
 
         Return None if the batch needs the dispatcher.
         """
-        to = target_of_short(batch)
-        if to is None:
+        where = place_short(batch, component_of)
+        if where is None:
             return None
-        component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
-        if component is None or component.splits_tags:  # it must be read first, or looked at
-            return None
-        number = place_short(batch, to, component)
-        if number == SEVERAL:
-            return None
+        component, number = where
         try:
             endpoint: Endpoint = endpoints_of(component, self._raw)[number]
         except ShardFailure:
@@ -195,7 +189,7 @@ class Link(Dispatcher):
             node = node_of_short(owner, batch)
             if node is None:
                 return None
-        packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
+        packed = pack_short(batch, self.loaded, owner, node)
         return None if packed is None else (endpoint, node, *packed)
 
     def __repr__(self) -> str:
@@ -223,13 +217,10 @@ class BlockingLink(Link):
     in_thread: Any = staticmethod(call)
     _learn = staticmethod(learn_slots)
 
-    def send(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Replies:
+    def send(self, batch: Batch, clients: Clients | None = None) -> Replies:
         """Carry a batch and return its replies in order, failures among them.
 
-        Components come from ``topology``. With ``clients``, everything goes to the servers that
-        these say, reads too.
+        With ``clients``, everything goes to the servers that these say, reads too.
 
         Cost: one exchange with each server concerned, all at the same time.
 
@@ -237,19 +228,18 @@ class BlockingLink(Link):
             ConfigError: a component cannot be used.
             InvalidArgumentError: an argument cannot be sent; then nothing was sent.
         """
-        topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+                return self._reads.send(self, batch)  # type: ignore[no-any-return]
             clients = self._clients
-        attempt = self._send_short(batch, topology, clients)
+        attempt = self._send_short(batch, clients)
         if type(attempt) is Replies:
             return attempt
-        return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
+        return run_steps(self.dispatch(batch, clients, attempt))  # type: ignore[arg-type]
 
-    def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    def component(self, name: str, again: bool = False) -> Component:
         """Return a component, read ``again`` if that is wanted."""
-        return topology.reread(name) if again else topology.component(name)
+        return self._topology.reread(name) if again else self._topology.component(name)
 
     def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
         return clients.endpoints(component, self._raw)
@@ -260,34 +250,32 @@ class BlockingLink(Link):
     def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
         return exchange_all(attempts, self._raw)
 
-    def _send_short(
-        self, batch: Batch, topology: Topology, clients: Clients
-    ) -> Replies | Attempt | None:
+    def _send_short(self, batch: Batch, clients: Clients) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        short = self._short(batch, topology.component, clients.endpoints)
+        short = self._short(batch, self._topology.component, clients.endpoints)
         if short is None:
             return None
-        (endpoint, node, data, does), raw = short, self._raw
+        endpoint, node, data, does = short
         pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
-        error: Any = None
-        replies: list[Any] = []
         try:
-            replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
+            replies, refused = pool.exchange(data, self._raw, deadline, len(batch), does)
             if not refused:
                 for event in told:
                     settled(event, None)
                 return Replies(replies)
+            attempt = Attempt.of_all(batch, endpoint, node)
+            attempt.replies, attempt.sent, attempt.refused = replies, True, True
         except ATTEMPT_ERRORS as failure:
-            reraise_handlers(failure)
-            error = failure
-        attempt = Attempt.of_all(batch, endpoint, node)
-        attempt.error, attempt.sent = error, error is None or error.maybe_executed
-        attempt.replies, attempt.refused, attempt.told = replies, error is None, told
+            error: Any = failure
+            reraise_handlers(error)
+            attempt = Attempt.of_all(batch, endpoint, node)
+            attempt.error, attempt.sent = error, error.maybe_executed
+        attempt.told = told
         attempt.tell_end()
         return attempt
 
@@ -635,7 +623,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         with tolerated(OSError):  # it is closed; its next use fails
-            self.connection.set_timeout(seconds)
+            set_timeout(self.connection, seconds)
         self.timeout_changed = True
 
 
@@ -650,19 +638,16 @@ class AwaitingLink(Link):
     sleep = staticmethod(asyncio.sleep)
     in_thread: Any = staticmethod(asyncio.to_thread)
 
-    async def send(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Replies:
+    async def send(self, batch: Batch, clients: Clients | None = None) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
         Cost: one exchange with each server concerned, shared with other tasks' batches.
         """
-        topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+                return await self._reads.send(self, batch)  # type: ignore[no-any-return]
             clients = self._clients
-        short = self._short(batch, topology.fresh, clients.aendpoints)
+        short = self._short(batch, self._topology.fresh, clients.aendpoints)
         connection = None
         if short is not None:  # the fast path
             endpoint, node, data, does = short
@@ -674,7 +659,7 @@ class AwaitingLink(Link):
             elif not (database.left or access.way.draining):  # else the entry has changed
                 connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
-            return await arun_steps(self.dispatch(batch, topology, clients))
+            return await arun_steps(self.dispatch(batch, clients))
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         deadline = earliest(access.policy.deadline)
         chunks, raw = ((data, len(batch)),), self._raw
@@ -687,10 +672,11 @@ class AwaitingLink(Link):
         _receive(attempt, received)
         attempt.told = told
         attempt.tell_end()
-        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
+        return await arun_steps(self.dispatch(batch, clients, attempt))
 
-    async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    async def component(self, name: str, again: bool = False) -> Component:
         """Return a component; see the blocking link's."""
+        topology = self._topology
         found = None if again else topology.fresh(name)
         if found is None:
             async with kept_to_deadline():

@@ -130,7 +130,6 @@ class QueuedRequest:
     the request it would be cyclic garbage.
     """
 
-    sent = False  # whether any of it was written
     written = 0  # how many of its chunks
     form = PLAIN  # how it reached its database; see `framing`
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
@@ -298,9 +297,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.database, request.databases, request.split = None, databases, split
         data, replies = chunks[0]
         size = len(data)
-        for data, count in chunks[1:]:
-            size += len(data)
-            replies += count
+        if len(chunks) > 1:
+            size, replies = sum(len(each) for each, _ in chunks), request.unwritten
         if self._breaker is not None and self._breaker.opened:
             request.fail(self._breaker.error(), sent=False)
             return future
@@ -334,7 +332,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
         def expire() -> None:
             error = deadline.passed(time.monotonic() - started)
-            request.fail(error, request.sent)
+            request.fail(error, bool(request.written))
             self._note_silence(error)
 
         timer = self._loop.call_later(left, expire)
@@ -371,7 +369,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         return current
 
     def _new_lane(self, is_taken: bool = False) -> MultiplexedConnection | None:
-        if len(self._lanes) + 1 >= MOST_LANES or not self.source.has_room():
+        spare = self.source.max_connections - self.source.connections.counts()[1]
+        if len(self._lanes) + 1 >= MOST_LANES or spare < 2:  # one is for others
             return None
         lane = MultiplexedConnection(self.source, self._policy, self, is_taken)
         self._lanes.append(lane)
@@ -383,7 +382,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _hand_over(self, lane: MultiplexedConnection) -> None:
         """Have another lane send what this one has not begun to send."""
-        begun = deque(islice(self._queued, bool(self._queued and self._queued[0].sent)))
+        begun = deque(islice(self._queued, bool(self._queued and self._queued[0].written)))
         moved = list(islice(self._queued, len(begun), None))
         self._queued = begun
         count = sum(request.unwritten for request in moved)
@@ -485,7 +484,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if self._connection.closed:
-            error = closed_error()
+            error = closed_error(self._connection.closed)
         elif self._in_flight:
             self._connection.idle_since = max(self._connection.idle_since, self._answered_at)
             self._connection.note_failure(error)
@@ -494,7 +493,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._in_flight.clear()
         self._incomplete = 0
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
-        if self._queued and self._queued[0].sent:  # half of it is out
+        if self._queued and self._queued[0].written:  # half of it is out
             self._waiting -= self._queued.popleft().unwritten
         self._must_close = True
         self._release()
@@ -540,15 +539,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 waiting -= request.unwritten
                 if in_flight and in_flight[-1][0] is request:  # these are all replies to it
                     in_flight[-1] = (*in_flight[-1][:3], True)
-                elif request.sent:
-                    self._end(request)
+                elif request.form or request.behind is not None:
+                    self._end_framed(request)
                     entered = connection.entered
                 continue
-            if ends and not request.sent:
+            written = request.written
+            if ends and not written:
                 break  # `_pause` gets another, or logs in again
-            packed, count = request.chunks[request.written]
-            unframed = count
-            if request.sent:
+            packed, count = request.chunks[written]
+            if written:
                 pass  # the rest of it
             elif request.databases is not None:
                 if not connection.opened.issuperset(request.databases):
@@ -574,13 +573,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if framed is None:
                     request.confirms = request.confirms or not in_flight
                     break  # `_open` selects it then
+                waiting += framed[1] - count
                 entered, (packed, count) = request.database, framed
-            if handlers and not request.sent:
+            if handlers and not written:
                 request.replies.written = time.perf_counter()
-            request.sent = True
-            waiting -= unframed
-            request.written += 1
-            if last := request.written == len(request.chunks):
+            waiting -= count
+            request.written = written = written + 1
+            if last := written == len(request.chunks):
                 queued.popleft()
             in_flight.append((request, len(packed), count, last))
             size += len(packed)
@@ -616,11 +615,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Queue a request that was not executed behind a confirmed SELECT, in front of others."""
         if request.future.done():
             return
-        request.sent, request.written, request.confirms = False, 0, True
+        request.written, request.confirms = 0, True
         request.form, request.behind = PLAIN, None  # what is behind it asks for `unselected`
         request.replies.clear()
         request.replies.refused = False
-        before = takewhile(lambda each: each.sent or each.confirms, self._queued)
+        before = takewhile(lambda each: each.written or each.confirms, self._queued)
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
 
@@ -638,7 +637,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if (request := waiting.pop(0)).future.done():
                     continue
                 concerned = [request]
-                request.sent = request.replies.refused = True  # the latter perhaps
+                request.written, request.replies.refused = 1, True  # the latter perhaps
                 request.replies[:] = await carried(connection, request.chunks, request.raw)
                 if not request.future.done():
                     request.future.set_result(request.replies)
@@ -646,13 +645,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             broken = False
         except Exception as error:  # whatever it is, only these requests fail
             for request in concerned:
-                request.fail(error, sent=request.sent)
+                request.fail(error, sent=bool(request.written))
         finally:
             del self._fenced[database]
             if connection is not None:
                 await give_back(self.source, connection, broken=broken)
         self._waiting += sum(request.unwritten for request in waiting)
-        begun = [self._queued.popleft()] if self._queued and self._queued[0].sent else []
+        begun = [self._queued.popleft()] if self._queued and self._queued[0].written else []
         # The rest of what is sent comes first.
         self._queued.extendleft(reversed([*begun, *waiting]))
         self._write_soon()
@@ -825,7 +824,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if missing:
                 break
             if last:
-                self._end(request)  # if that fails, it fails as what is in flight
+                if request.form or request.behind is not None:
+                    self._end_framed(request)  # if that fails, it fails as what is in flight
+                elif not request.future.done():
+                    request.future.set_result(replies)
             in_flight.popleft()
             delivered += count
             freed += size
@@ -834,13 +836,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
-
-    def _end(self, request: QueuedRequest) -> None:
-        """Give a request its replies: all have come."""
-        if request.form or request.behind is not None:
-            self._end_framed(request)
-        elif not request.future.done():
-            request.future.set_result(request.replies)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count, pairwise
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
@@ -69,7 +69,7 @@ from shardkit.network.connections.framing import (
     refusals,
     unframed,
 )
-from shardkit.network.connections.policy import unreached
+from shardkit.network.connections.policy import policy_of, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.resp import (
@@ -100,6 +100,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 
 LONGEST_PAUSE = 0.5
+_REFUSED = STATE | WATCHES  # in a batch
 
 _ASKING = pack_command(("ASKING",))
 # They change nothing either, but a replica answers differently.
@@ -586,6 +587,20 @@ def details_of(request: Command | Transaction) -> dict[str, Any]:
     return {"command": request.name, "key": _keys_of(request)}
 
 
+def refused_by_split(
+    request: Command | Transaction, error: RoutingError, shard: object = "", address: str = ""
+) -> CommandRefused:
+    """Return the failure for a request that was not sent, as a split has separated its keys."""
+    return CommandRefused(
+        f"{shard or 'the shard'} was split, and {error.message}",
+        error.remedy,
+        shard=str(shard),
+        address=address,
+        error=error,
+        **details_of(request),
+    )
+
+
 def _with_text(command: Command) -> Sequence[Argument]:
     """Return a script's call with its text in place of its SHA-1."""
     assert command.script is not None
@@ -607,6 +622,23 @@ def patience_with(owner: Any) -> float:
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
 
 
+def pauses_for(client: Any) -> Iterator[float]:
+    """Yield the seconds to wait before each further attempt of a client at a server not ready.
+
+    Raises:
+        DeadlineExceeded: the deadline of the entry or the caller would pass in the next pause.
+    """
+    waited, deadline = 0.0, earliest(policy_of(client).deadline)
+    for attempt in count(1):
+        pause = pause_before(attempt)
+        waited += pause
+        if waited > patience_with(client):
+            return
+        if deadline is not None and deadline.left() <= pause:
+            raise deadline.passed()
+        yield pause
+
+
 def effects_of(request: Command | Transaction) -> int:
     """Return what a request does to its connection.
 
@@ -623,7 +655,7 @@ def effects_of(request: Command | Transaction) -> int:
 
 
 def _harmless(does: int, args: Sequence[Argument]) -> int:
-    if does & (STATE | WATCHES):
+    if does & _REFUSED:
         raise InvalidArgumentError(
             f"{args[0]!r} in a batch: it would change a connection that others share",
             "use a private client of the shard: kit.client(name, shard, private=True)",
@@ -632,39 +664,34 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
 
 
 def pack_short(
-    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: str
+    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: Any
 ) -> tuple[bytes, int] | None:
     """Pack a few plain commands for a server, in one piece; return also what they do.
 
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
     commands are too large. ``loaded`` returns the SHA-1s of a server's scripts.
     """
-    does = 0
+    does, data = 0, b""
     command: Any
     try:
         if type(batch) is Columns:
-            does = effects_of_all(batch.rows)
-            packed = list(map(pack_command, batch.rows))
+            does, data = effects_of_all(batch.rows), b"".join(map(pack_command, batch.rows))
         else:
-            packed = []
             for command in batch:
                 _, _, args, script, _, _ = command
-                if script is not None:
-                    if script.sha not in loaded(owner, node):
-                        return None
+                if script is None:
+                    by_name = known.get(args[0])
+                    does |= effects(args) if by_name is None else by_name
+                elif script.sha in loaded(owner, "" if node is None else node.name):
                     does |= effects_of(command)
                 else:
-                    found = known.get(args[0])
-                    does |= effects(args) if found is None else found
-                packed.append(pack_command(args))
+                    return None
+                data += pack_command(args)
     except (TypeError, UnicodeEncodeError):
         return None
-    if does & (STATE | WATCHES):
-        return None  # it is refused
-    if len(packed) == 1:
-        return packed[0], does
-    data = b"".join(packed)
-    return (data, does) if len(data) <= resp.CHUNK_BYTES else None
+    if does & _REFUSED or (len(batch) > 1 and len(data) > resp.CHUNK_BYTES):
+        return None
+    return data, does
 
 
 def may_repeat(request: Command | Transaction) -> bool:

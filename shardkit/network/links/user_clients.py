@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import count
 from operator import call
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -39,7 +38,7 @@ from redis.exceptions import (
     WatchError,
 )
 
-from shardkit.errors import RoutingError, few
+from shardkit.errors import DeadlineExceeded, RoutingError, few
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
@@ -56,7 +55,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
-from shardkit.network.links.server_request import patience_with, pause_before
+from shardkit.network.links.server_request import pauses_for
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.reply_kinds import is_over_reply
@@ -166,15 +165,7 @@ class _KitClient(RegistersScripts):
     @run_by_face
     def _again(self: Any, last: Exception, args: Any, options: Any) -> Steps[Any]:
         """Execute a command once more, at a server that was not ready, until it is."""
-        waited = 0.0
-        deadline = earliest(self.connection_pool.policy.deadline)
-        for attempt in count(1):
-            pause = pause_before(attempt)
-            waited += pause
-            if waited > patience_with(self):
-                break
-            if deadline is not None and deadline.left() <= pause:
-                raise deadline.passed()
+        for pause in pauses_for(self):
             try:
                 yield partial(self.sleep, pause)
                 client = yield partial(self.successor, args)
@@ -190,9 +181,10 @@ class _KitClient(RegistersScripts):
 
 
 @contextmanager
-def _naming_errors(client: Any) -> Iterator[None]:
+def _taking_a_connection(client: Any) -> Iterator[None]:
     try:
-        yield
+        with allowed(client.connection_pool, ()):
+            yield
     except RedisError as error:
         raise policy_of(client).named(error) from error.__cause__
 
@@ -231,8 +223,10 @@ class reading(watched):  # noqa: N801 - a context manager
                 # redis-py raises it for what a signal handler raises and for lost connections, too.
                 # A caller would repeat what EXEC, or a write before MULTI, may have done.
                 reraise_handlers(error)
-                if getattr(error.__context__, "maybe_executed", False) and self._writes():
-                    raise error.__context__ from None  # type: ignore[misc]
+                lost = error.__context__
+                is_write = getattr(lost, "maybe_executed", False) and self._writes()
+                if is_write or isinstance(lost, DeadlineExceeded):
+                    raise lost from None  # type: ignore[misc]
             frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
             called = {frame.f_code.co_name for frame, _ in frames}
             if error and called & _READERS and not called & _PACKERS:
@@ -261,10 +255,16 @@ class _KitPipeline:
             return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
     @run_by_face
-    def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
+    def immediate_execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
-        with reading(policy_of(self), (args,), self.wrote):
+        with allowed(self.connection_pool, args), reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
+
+    @run_by_face
+    def reset(self: Any) -> Steps[None]:
+        """Drop what was collected, and watch no more keys."""
+        with allowed(self.connection_pool, ()):
+            yield super().reset  # type: ignore[misc]
 
 
 class DirectPipeline(_KitPipeline, Pipeline):
@@ -293,7 +293,7 @@ class DirectClient(_KitClient, redis.Redis):
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
-        with _naming_errors(self):
+        with _taking_a_connection(self):
             return super().client()  # type: ignore[no-untyped-call]
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -343,7 +343,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""
-        with _naming_errors(self):
+        with _taking_a_connection(self):
             return await super().initialize()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -377,8 +377,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             if told is not None:
                 settled(told, lost.error, maybe_executed=lost.sent)
             raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
-        refused, written = received.refused, received.written
-        value = self._value(args[0], options, received[0], refused, told, written)
+        refused = received.refused
+        value = self._value(args[0], options, received[0], refused, told, received.written)
         return await value if hasattr(value, "__await__") else value
 
 

@@ -36,7 +36,6 @@ from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.replicas import ReadTarget, Replicas
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -103,26 +102,25 @@ class LinkReads:
     def _of(self, component: Component, number: int | None) -> ReadFrom | None:
         return self._read_from or component.entry_of(Shard(component.name, number)).read_from
 
-    def send(self, link: Any, batch: Batch, topology: Topology) -> Any:
+    def send(self, link: Any, batch: Batch) -> Any:
         """Send a batch over a link, like the link itself; of an awaiting one, a coroutine."""
-        return link.run(self._steps(link, topology, batch))
+        return link.run(self._steps(link, batch))
 
-    def _steps(self, link: Any, topology: Topology, batch: Batch) -> Steps[Replies]:
+    def _steps(self, link: Any, batch: Batch) -> Steps[Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
-        send = partial(link.send, topology=topology)
         components: dict[str, Component] = {}
         for name in components_in(batch, range(len(batch))):
-            components[name] = yield partial(link.component, topology, name)
+            components[name] = yield partial(link.component, name)
         replies: Replies
         if self._read_from is None and not any(each.splits_reads for each in components.values()):
-            replies = yield partial(send, batch, clients=self._clients)
+            replies = yield partial(link.send, batch, clients=self._clients)
             return replies
         groups = group_by_shard(batch, range(len(batch)), components)
         shards = {shard: (components[shard.component], shard.number) for shard in groups.shards}
         modes = {shard: self._of(*where) for shard, where in shards.items()}
         if not is_read(batch):
             try:
-                replies = yield partial(send, batch, clients=self._clients)
+                replies = yield partial(link.send, batch, clients=self._clients)
                 return replies
             finally:
                 for shard, where in shards.items():
@@ -147,7 +145,9 @@ class LinkReads:
                         begun = _begun(link, partial(begin, *where, mode, avoid=avoid))
                         choices[shard] = yield from begun
                 part = batch if attempt == 0 else [batch[position] for position in todo]
-                replies = yield partial(send, part, clients=_ChosenClients(self._clients, choices))
+                replies = yield partial(
+                    link.send, part, clients=_ChosenClients(self._clients, choices)
+                )
             finally:
                 self._replicas.end(choices.values())
             if attempt == 0:

@@ -13,8 +13,8 @@ for some milliseconds, until none is in progress and the new server has everythi
 had by then. So reads never go back in time, nor do layouts that structures have cached.
 
 One thread of the kit's asks the servers. It ends after a minute without reads from replicas. A
-cluster's client finds its replicas by itself; their lag is not known. Its nodes are asked for their
-zones twice a minute, if this process has one.
+cluster's client finds its replicas by itself; their lag is not known. If this process has a zone,
+one node is asked for the zones of all twice a minute, and nodes that it leaves out for their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ from itertools import count
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
+from redis.exceptions import (
+    NoPermissionError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
@@ -43,10 +48,11 @@ from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailabl
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
 from shardkit.network.connections.sentinels import Sentinels
 from shardkit.network.rights import missing_right
-from shardkit.network.server_queries import query_all
+from shardkit.network.server_queries import greeting_of, query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.interruptions import start_thread, tolerated
+from shardkit.operations.reply_kinds import READING_ERRORS
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
@@ -95,10 +101,10 @@ class ReplicaState:
     complete_at: float = _NEVER  # it has everything that was written by this time
     latency: float = float("inf")  # seconds
     asked_at: float = _NEVER
-    zone: str = ""  # by its entry, or as it says itself (Valkey from 8.0)
+    zone: str | None = None  # by its entry, or as it says itself; None if unknown
 
     def __post_init__(self) -> None:
-        self.zone = self.entry.zone
+        self.zone = self.entry.zone or None
 
     def why_not(self, read_from: ReadFrom, since: float, now: float) -> str:
         """Return why a read must not go there; empty if it may."""
@@ -274,11 +280,11 @@ class Replicas:
         return max(candidates, key=lambda entry: crc32(f"{who} {entry.address}".encode()))
 
     def _choose_in_cluster(self, component: Component, shard: Shard, read_from: ReadFrom) -> Number:
-        if read_from.mode in ("nearest", "zone"):
+        if read_from.mode == "nearest":
             raise InvalidArgumentError(
-                f"{shard}: read_from={read_from.mode!r} is impossible on a cluster, where reads "
-                "leave masters and latencies out",
-                "use zone_replica, replica or prefer_replica",
+                f"{shard}: read_from='nearest' is impossible on a cluster, whose latencies are not "
+                "known",
+                "use zone, zone_replica, replica or prefer_replica",
             )
         state = self._shards.get(shard)
         if self.zone:
@@ -286,7 +292,7 @@ class Replicas:
             state.used_at = time.monotonic()
         if state is not None and time.monotonic() - state.wrote_at < CLUSTER_WRITES:
             return shard.number
-        return ReplicaOf(shard.number)
+        return ReplicaOf(shard.number, stays=read_from.mode == "zone")
 
     def wrote(self, component: Component, number: int | None) -> None:
         """Note that this process writes to a shard."""
@@ -377,18 +383,20 @@ class Replicas:
         return True
 
     def _ask_nodes(self, state: _ShardState) -> None:
-        """Learn which of a cluster's nodes are in the zone of this process, as they say."""
+        """Learn which of a cluster's nodes are in the zone of this process."""
         state.master.asked_at = time.monotonic()
         with tolerated(RedisError, RedisClusterException, ShardKitError, OSError):
             which = ReplicaOf(state.shard.number)
             client: Any = self._clients.get(state.component, which, raw=True)
-            nodes = {node.name: node for node in client.get_nodes()}
-            for name, info in query_all(
-                {n: partial(client.info, "server", target_nodes=nodes[n]) for n in nodes}
-            ).items():
-                if not isinstance(info, Exception):
-                    is_near = info.get("availability_zone", "") == self.zone
-                    (self._clients.near.add if is_near else self._clients.near.discard)(name)
+            node_clients = {n.name: client.get_redis_connection(n) for n in client.get_nodes()}
+            zones: dict[str, Any] = {}
+            with suppress(ResponseError, *READING_ERRORS):
+                zones |= _zones_in_slots(client.get_default_node(), node_clients)
+            asked = {n: partial(_own_zone, node_clients[n]) for n in node_clients if n not in zones}
+            for name, zone in (zones | query_all(asked)).items():
+                if not isinstance(zone, Exception):
+                    near = self._clients.near
+                    (near.add if zone == self.zone else near.discard)(name)
 
     def _ask_all(self, states: list[_ShardState], *, first: bool = False) -> None:
         """Ask the masters, then the replicas; each server once, however many shards it has.
@@ -426,7 +434,7 @@ class Replicas:
             if server is state.master:
                 self._discover(state)
         state, server = asked[0]
-        answer = self._ask(state, None if server is state.master else server.entry)
+        answer = self._ask(state, server)
         with self._lock:
             for state, server in asked:
                 if server is state.master:
@@ -434,21 +442,22 @@ class Replicas:
                 else:
                     _update_replica(state, server, answer)
 
-    def _ask(self, state: _ShardState, replica: Entry | None) -> _Answer:
-        number = state.shard.number
+    def _ask(self, state: _ShardState, server: ReplicaState) -> _Answer:
+        number, entry = state.shard.number, server.entry
         began = time.monotonic()
         info: Mapping[str, Any] | Exception
         try:
-            which = ReplicaOf(number, replica) if replica else reader_of(state.component, number)
+            is_master = server is state.master
+            which = reader_of(state.component, number) if is_master else ReplicaOf(number, entry)
             client: Any = self._clients.get(state.component, which, raw=True)
-            zoneless = self.zone and not (replica or state.master.entry).zone
-            info = client.info("replication", *(("server",) if zoneless else ()))
+            try:
+                zoneless = self.zone and not entry.zone
+                info = client.info("replication", *(("server",) if zoneless else ()))
+            except NoPermissionError as error:  # it answers, but does not tell how far it is
+                missing_right(error, "reads from replicas", entry.address, state.shard)
+                info = greeting_of(client) if self.zone and server.zone is None else {}
         except (RedisError, ShardKitError, OSError) as error:
             info = error
-            if isinstance(error, NoPermissionError):  # it answers, but does not tell how far it is
-                entry = replica or state.master.entry
-                missing_right(error, "reads from replicas", entry.address, state.shard)
-                info = {}
         return _Answer(info, began, time.monotonic() - began)
 
     def _discover(self, state: _ShardState) -> None:
@@ -478,11 +487,11 @@ class Replicas:
                 time.sleep(0.001)
             if state.reading:
                 return
-            _update_master(state, master := self._ask(state, None))
+            _update_master(state, master := self._ask(state, state.master))
             for entry in {each for each in state.wanted.values() if each is not None}:
                 replica = next((each for each in state.replicas if each.entry == entry), None)
                 while replica is not None:
-                    _update_replica(state, replica, self._ask(state, entry))
+                    _update_replica(state, replica, self._ask(state, replica))
                     late = replica.complete_at < master.began
                     if replica.problem or not late or time.monotonic() > end:
                         break
@@ -498,7 +507,7 @@ class Replicas:
 
 
 class _Answer(NamedTuple):
-    """A server's INFO replication or error, when it was asked, and how long that took."""
+    """A server's INFO, HELLO or error, when it was asked, and how long that took."""
 
     info: Mapping[str, Any] | Exception
     began: float
@@ -519,6 +528,27 @@ def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | No
             if addresses:
                 break
     return addresses
+
+
+def _own_zone(client: Any) -> str:
+    """Return the zone of a server: by INFO (Valkey from 8.0), or by HELLO (from 8.1)."""
+    try:
+        info = client.info("server")
+    except NoPermissionError:
+        info = greeting_of(client)
+    return str(info.get("availability_zone", ""))
+
+
+def _zones_in_slots(node: Any, node_clients: Mapping[str, Any]) -> dict[str, str]:
+    """Return zones of a cluster's nodes, by their names, as one of them says (Valkey from 9.1)."""
+    zones = {}
+    for _first, _last, *nodes in node_clients[node.name].execute_command("CLUSTER SLOTS"):
+        for host, port, _id, *more in nodes:
+            about = more[0] if more else []
+            if b"availability-zone" in about[::2]:
+                zone = about[about.index(b"availability-zone") + 1].decode()
+                zones[f"{host.decode() if host else node.host}:{port}"] = zone
+    return zones
 
 
 # Fields of an entry that do not apply to the servers that Sentinels name.
@@ -557,17 +587,18 @@ def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) 
 def _update(server: ReplicaState, answer: _Answer) -> Mapping[str, Any] | None:
     """Note an answer; return the INFO, None if there is none."""
     info, server.asked_at, seconds = answer
-    server.problem, server.is_silent = "", not info
+    server.problem, server.is_silent = "", False
     if isinstance(info, Exception):
         # Without the shard, which is another one's of the same server, and without its remedy.
         server.problem = f"does not answer ({getattr(info, 'error', None) or info})"
         return None
-    server.zone = server.entry.zone or str(info.get("availability_zone", server.zone))
+    server.zone = server.entry.zone or str(info.get("availability_zone", server.zone or ""))
     if server.latency == float("inf"):
         server.latency = seconds
     else:
         server.latency += _SMOOTHED * (seconds - server.latency)
-    return info or None
+    server.is_silent = "master_replid" not in info
+    return None if server.is_silent else info
 
 
 def _watch(ref: weakref.ref[Replicas], end: threading.Event) -> None:

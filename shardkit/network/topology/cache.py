@@ -69,6 +69,7 @@ LOOK_AGAIN = 0.1  # seconds between checks whether another reader still runs
 FED = 3 * BEAT  # how long entries stay fresh while changes are received
 FEED_PAUSE = 8.0  # the longest pause before the next attempt to receive changes
 SPREAD = 60.0  # seconds over which processes spread their readings of unchanged epochs
+SPLIT_LATELY = 60.0  # seconds for which calls are checked whose keys may have been located before
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
@@ -719,6 +720,10 @@ class Topology:
             and component.epoch == previous.epoch
         ):
             component = previous  # the old object stays, and its clients with it
+        elif previous is not None:
+            is_split = component.layout != previous.layout
+            until = time.monotonic() + SPLIT_LATELY if is_split else previous.split_until
+            vars(component)["split_until"] = until
         cached.component, cached.error, cached.refused = component, None, False
         cached.saved = False
         if previous is not None and component is not previous:

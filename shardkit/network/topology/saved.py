@@ -30,6 +30,7 @@ from shardkit import log_records
 from shardkit.config.component import EPOCH_KEY, Stored
 from shardkit.config.entry import open_regular
 from shardkit.errors import ConfigServerError
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.recent import Recent
@@ -142,13 +143,13 @@ class SavedEntries:
                 return self._seen[1]
             data = file.read(_MOST_BYTES)
         try:
-            whole = json.loads(data)
+            whole = parse_json(data)
             content: Content = whole["components"]
             if whole["format"] != 1 or whole["sha256"] != _digest(content):
                 raise UnusableFileError("it is damaged, or of a later release")
             if whole["server"] != self._server:
                 raise UnusableFileError(f"they are those of config server {whole['server']}")
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise UnusableFileError(f"it is damaged ({type(error).__name__})") from None
         self._seen = stamp, content
         return content

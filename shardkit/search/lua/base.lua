@@ -63,6 +63,7 @@ local function read_state()
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}, pending = {}}
   if #flat == 0 then
     local others = {starts_key(), ids_key(0), values_key(0), live_key(0), short_key(0, 0)}
+    for place = 1, 9 do others[5 + place] = column_key(place, 0) end
     if call('EXISTS', unpack(others)) > 0 then
       damaged(KEYS[1], 'nothing', 'the state of the words and documents that there are')
     end
@@ -120,6 +121,9 @@ local function chunks_of(state)
   table.sort(chunks)
   return chunks
 end
+
+-- How many buckets of 128 documents and words a call clears: fewer in more chunks.
+local function buckets_at_once(chunks) return math.max(1, floor(ARGV[4] / math.max(1, #chunks))) end
 
 -- The first chunk from one on that has documents; nil if there is none. However high the next
 -- number is said to be, there are only as many of these as there are documents.

@@ -2,7 +2,7 @@
 -- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  how many columns there are
 -- ARGV[3]  where to continue: 0, or the ``next`` of the last reply
--- ARGV[4]  how many buckets of 128 documents and words to delete
+-- ARGV[4]  how many buckets of 128 documents and words to delete, of an index of one chunk
 -- Reply    {next, removed}: where to continue, 0 if nothing is left; how many documents it removed
 --@include search/base
 local removed = 0
@@ -22,8 +22,8 @@ if sub(ARGV[3], 1, 1) == 's' then return scan(sub(ARGV[3], 2)) end
 local sound, state = pcall(read_state)
 if not sound or state.rebuild or next(state.pending) ~= nil then return scan('0') end
 
-local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
 local chunks = chunks_of(state)
+local from, size = tonumber(ARGV[3]), buckets_at_once(chunks)
 local last = ((chunks[#chunks] or -1) + 1) * CHUNK
 local buckets = floor(math.max(math.min(state.next, last) - 1, state.words - 1, 0) / 128)
 

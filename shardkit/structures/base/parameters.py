@@ -71,6 +71,7 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     To,
+    Transaction,
     raise_failures,
 )
 from shardkit.operations.lua import lua_call
@@ -342,10 +343,7 @@ class Metadata:
         """Return the parameters that decide place, under today's names, with defaults."""
         if not stored:
             return stored
-        number = format_of(
-            self.to, self.key, stored, "use the release that wrote it, or a later one"
-        )
-        self.fingerprint = self.fingerprint_of(number)
+        self.fingerprint = self.fingerprint_of(format_of(self.to, self.key, stored.get("format")))
         return {**self._defaults, **deciding(stored)}
 
     def fingerprint_of(self, number: int) -> str:
@@ -364,13 +362,21 @@ def deciding(stored: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def format_of(to: To, key: str, stored: Mapping[str, str], remedy: str) -> int:
-    """Return the format in stored parameters, if this release reads it."""
-    number = stored_integer(to, key, "format", stored.get("format", "1"), 1)
+def format_of(to: To, key: str, text: bytes | str | None) -> int:
+    """Return the format that stored data says, 1 if none, if this release reads it."""
+    number = stored_integer(to, key, "format", text, 1, missing=1)
     if number not in FORMATS:
-        reads = f"{FORMATS[0]} to {FORMATS[-1]}"
-        raise NewerFormatError(f"{key} has format {number}, this release reads {reads}", remedy)
+        reads = f"this release reads {FORMATS[0]} to {FORMATS[-1]}"
+        remedy = "use the release that wrote it, or a later one"
+        raise NewerFormatError(f"{key} has format {number}, {reads}", remedy)
     return number
+
+
+def of_this_format(to: To, key: str, *reads: Command | Transaction) -> Operation[list[Reply]]:
+    """Send reads; refuse the replies if the HASH ``key`` beside their data says a later format."""
+    replies: list[Reply] = yield [Command(to, key, ("HGET", key, "format")), *reads]
+    format_of(to, key, replies.pop(0))
+    return replies
 
 
 def meta_key(name: str) -> str:

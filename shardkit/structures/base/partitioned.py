@@ -31,6 +31,7 @@ from shardkit.structures.base.parameters import (
     LAST_WRITES,
     ChangeScope,
     Metadata,
+    of_this_format,
     open_all,
 )
 
@@ -178,7 +179,7 @@ class ExpirableStructure(Structure[Face]):
         Args:
             time: seconds. With 0 or less the structure is deleted.
             nx: only if no time to live is set.
-            xx: only if one is set.
+            xx: only if one is set; also together with gt or lt.
             gt: only if the new one is longer.
             lt: only if the new one is shorter.
 
@@ -252,9 +253,10 @@ class ExpirableStructure(Structure[Face]):
     def _expire(
         self, command: str, time: int, nx: bool, xx: bool, gt: bool, lt: bool
     ) -> Operation[bool]:
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        exists = ("XX",) if xx and (gt or lt) else ()  # of a key; a field takes one condition only
+        condition = expiry_condition(self.name, nx=nx, xx=xx and not exists, gt=gt, lt=lt)
         yield from self._open()
-        return (yield from self._set_due(command, time, *condition))
+        return (yield from self._set_due(command, time, *exists, *condition))
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all other keys expire, then the parameters; return whether it changed."""
@@ -295,11 +297,9 @@ class ExpirableStructure(Structure[Face]):
             generation, due = generation._replace(ends=(*generation.ends, due)), now
 
     def _time_to_live(self, command: str) -> Operation[int]:
-        left, changing, after = yield [
-            self._at(self.meta_key, command, self.meta_key),
-            self._started_expiry(),
-            self._at(self.meta_key, command, self.meta_key),
-        ]
+        read = self._at(self.meta_key, command, self.meta_key)
+        reads = (read, self._started_expiry(), read)
+        left, changing, after = yield from of_this_format(self.component, self.meta_key, *reads)
         if left != -1:  # no client was changing it
             return int(left)
         due = self._due_of(changing)

@@ -172,8 +172,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             raise InvalidArgumentError(
                 f"{self.name}: mapping={shown(mapping)}", "give a dict of values by field"
             )
-        given: list[tuple[Any, Any]] = [] if key is value is None else [(key, value)]
-        given += (mapping or {}).items()
+        given: list[tuple[Any, Any]] = []  # in redis-py's order: a field's last value counts
         if items:
             if len(items) % 2:
                 raise InvalidArgumentError(
@@ -181,6 +180,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                     "give fields and values in turn",
                 )
             given += zip(items[::2], items[1::2], strict=True)
+        given += [] if key is value is None else [(key, value)]
+        given += (mapping or {}).items()
         check_some(self.name, "hset", given, "field with its value")
         new = 0
         yield from self._values.load()
@@ -297,8 +298,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                 f"{self.name}: field {shown(key)}: amount={shown(amount)}", "give a finite number"
             )
         self._check_numbers("HINCRBYFLOAT")
+        added = int(amount) if isinstance(amount, int) else float(amount)  # of subclasses, too
         sent = self._fields.encode(key)
-        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(float(amount)))))
+        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(added))))
 
     @operation
     def hlen(self) -> Operation[int]:

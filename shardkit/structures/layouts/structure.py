@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import SystemRandom
 from typing import Any
 
@@ -239,7 +239,8 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
         number = yield from _last_part(layout, group)
         keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
         generation = FIRST_GENERATION if layout.meta is None else layout.meta.generation
-        args: Iterable[Argument] = (kind, *layout._write_terms, generation)
+        end, of = layout._write_terms
+        args = (kind, end, str(of).partition(":")[0], generation)
         lua = "structures/layouts/rebuild_group"
         [done] = yield [lua_call(layout.component, lua, keys, args, idempotent=True)]
         if done:

@@ -51,7 +51,7 @@ from shardkit.structures.base.check import (
     raised_twice,
     read_or_note,
 )
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import damage, stored_integer, whole_or_0
 from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.writes import unstable
@@ -346,8 +346,7 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
     left, right = sizes_by_part.get(lowest, 0), sizes_by_part.get(highest, 0)
     fields += ["values", scripts.head[2], "left", left, "right", right]
     meta = scripts.meta
-    if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
-        meta.due = int(due)  # the remaining parts expire then
+    meta.due = meta.due or whole_or_0(due)  # the remaining parts expire then
     if meta.due:
         fields += ["due", meta.due]
     signal = scripts.signal

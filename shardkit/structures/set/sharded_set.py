@@ -34,6 +34,7 @@ from shardkit.operations.operation import (
     Stream,
     operation,
     pages,
+    relocated,
     stream,
 )
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
@@ -520,6 +521,7 @@ def corresponding_chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Oper
     return list(_corresponding(growing) if growing else layouts[0].chunks(PARTS_COMBINED))
 
 
+@relocated
 def combine_chunk(
     verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk, seen: list[int]
 ) -> Operation[list[bytes]]:
@@ -563,6 +565,7 @@ def _growing(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[GrowingLayo
 # ---- where the number of parts is fixed
 
 
+@relocated
 def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout]) -> Operation[int]:
     stored = 0
     for parts in target.chunks(PARTS_COMBINED):

@@ -31,6 +31,7 @@ from shardkit.operations.commands import (
     ShardOf,
     To,
     Transaction,
+    is_separated,
     raise_failures,
 )
 from shardkit.operations.lua import lua_call
@@ -181,22 +182,25 @@ class DayInParts(ABC):
             parts.setdefault(part, []).append(member)
         yield from self.prepare(parts)
         waiting: Members = {self.part_key(part): sent for part, sent in parts.items()}
-        home, *places = yield Locate(
-            [(self.home, self.key), *((self.component, key) for key in waiting)]
-        )
-        counter = self.key if all(place == home for place in places) else None
         added = 0
         for _ in range(ATTEMPTS):
+            home, *places = yield Locate(
+                [(self.home, self.key), *((self.component, key) for key in waiting)]
+            )
+            counter = self.key if all(place == home for place in places) else None
             batch = list(self.add_commands(waiting, counter))
             replies = yield Partial(batch)
             created: list[str] = []
             refused: list[str] = []
+            separated: set[str] = set()  # by a split
             new = 0
             for command, reply in zip(batch, replies, strict=True):
                 if not isinstance(reply, ShardFailure):
                     new += reply[0]
                     for n in reply[1:]:
                         (created if n > 0 else refused).append(command.args[2 + abs(n)])
+                elif is_separated(reply):
+                    separated |= waiting.keys() & {*command.args}
             added += new
             if new and counter is None:
                 replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, new))])
@@ -204,10 +208,11 @@ class DayInParts(ABC):
                     raise damage(self.home, self.key, "no number", "a count")
             if created or refused:
                 yield from self.settle({key: waiting[key] for key in created}, refused, replies)
-            raise_failures(replies)  # after the successful ones are counted
-            if not refused:
+            # After the successful ones are counted.
+            raise_failures(Replies(reply for reply in replies if not is_separated(reply)))
+            waiting = {key: waiting[key] for key in (*refused, *separated)}
+            if not waiting:
                 return added
-            waiting = {key: waiting[key] for key in refused}
         raise unstable(self.key)
 
     @abstractmethod

@@ -43,6 +43,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
     pages,
+    relocated,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, day_of, duration
@@ -151,6 +152,7 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     return total
 
 
+@relocated
 def _count_groups(
     component: str, groups: Sequence[Sequence[Sequence[str]]], which: Which
 ) -> Operation[int]:
@@ -220,6 +222,7 @@ def _count_bitmaps(days: Sequence[BitmapDay], which: Which) -> Operation[int]:
     return total
 
 
+@relocated
 def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
     """Estimate how many visitors came on any day.
 

@@ -82,7 +82,7 @@ class _Faulty:
         return due, not self._broken and (due is None or isinstance(due, ResponseError))
 
     def _lost(self: Any) -> Exception:
-        return closed_error() if self.closed else closed_by_server()
+        return closed_error(self.closed) if self.closed else closed_by_server()
 
     def _instead(self: Any, error: Exception | None) -> Exception | None:
         """Return the error in place of an answer, which tells whether the command may have run."""

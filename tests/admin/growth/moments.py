@@ -157,8 +157,10 @@ def killed_in(phase: str, when: str) -> Iterator[None]:
 def killed_after_order(word: str) -> Iterator[None]:
     """Have a process be killed when a server has executed an order that a lease guards."""
 
-    def order(lease: Lease, client: Any, *command: Any, go_on: Any = Lease.order) -> None:
-        go_on(lease, client, *command)
+    def order(
+        lease: Lease, client: Any, *command: Any, go_on: Any = Lease.order, **options: Any
+    ) -> None:
+        go_on(lease, client, *command, **options)
         if command[0] == word:
             raise Killed
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import Fleet
@@ -135,3 +136,28 @@ def test_after_a_failover_all_say_that_the_map_file_is_older_until_it_is_pulled(
     assert f"name its master, {fleet.name(1)} (after a failover" in run("status", at=map_file)
     assert "wrote" in run("config", "pull", "-o", str(map_file), at=map_file)
     assert "older" not in run("check", at=map_file) + run("status", at=map_file)
+
+
+def test_the_replica_of_a_dead_master_is_a_warning_that_leads_to_the_master(
+    fleet: Fleet, map_file: Path
+) -> None:
+    fleet.servers[0].kill()
+    assert eventually(lambda: "has lost its master" in run("check", at=map_file), 20)
+    shown = " ".join(run("check", at=map_file).split())
+    assert f"warning: has lost its master see its master, {fleet.name(0)}" in shown
+    assert "1 problem, 1 warning" in shown
+
+
+def test_a_push_says_nothing_of_replicas_that_it_does_not_ask(fleet: Fleet, map_file: Path) -> None:
+    fleet.servers[0].kill()
+    described = yaml.safe_load(map_file.read_text())
+    described["components"]["users"]["shards"][0]["socket_timeout"] = 4
+    map_file.write_text(yaml.safe_dump(described))
+    done = CliRunner().invoke(app, ["config", "push", str(map_file)])
+    assert "start it, or correct the entry, or push with --force users" in done.output
+
+
+def test_a_refused_failover_is_recorded_as_failed(fleet: Fleet, map_file: Path) -> None:
+    assert "error" in run("failover", fleet.name(1), at=map_file)
+    [line] = [line for line in run("changes", at=map_file).splitlines() if "failover" in line]
+    assert "failed" in line

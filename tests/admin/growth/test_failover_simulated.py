@@ -210,12 +210,12 @@ def without_a_fence(
 
 
 def push_first(
-    server: Any, config: Any, *args: Any, take: Callable[..., int] = servers.take_writes_alone
-) -> int:
+    server: Any, config: Any, *args: Any, take: Callable[..., None] = servers.take_writes_alone
+) -> None:
     lease: Any = SimpleNamespace(config=config, check=lambda: None, watch=lambda pipe: None)
     push_relocation(lease, OLD, NEW, eq, keep_source=False, message="")
     time.sleep(0.5)  # simulated; clients read that
-    return take(server, config, *args)
+    take(server, config, *args)
 
 
 class CrashedAlone(Crashed):

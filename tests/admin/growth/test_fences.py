@@ -51,9 +51,10 @@ def late_client(server: LocalServer, **options: Any) -> redis.Redis:
     return redis.Redis.from_pool(pool)
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"[]", b"{}", b"null", b"7"])
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"[]", b"{}", b"null", b"7", 5000 * b"["])
 def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
     assert not move_of(value)
+    assert not lets_readers_pass(value or b"")
     assert move_of(MINE) == "mine"
     assert not lets_readers_pass(MINE)
     assert lets_readers_pass(fence_value("mine", "1", "a:1", readers=True))

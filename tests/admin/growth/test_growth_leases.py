@@ -107,7 +107,7 @@ def fail_over_after_a_crash(fleet: Fleet) -> None:
     [
         (Fleet.move_server, "FAILOVER", resume_and_reverse, 0),
         (Fleet.move_server, "REPLICAOF", lambda fleet: resume_move(fleet.config, fleet.name(0)), 1),
-        (killed_and_aborted, "FLUSHALL", abort_and_move, 1),
+        (killed_and_aborted, "ONE", abort_and_move, 1),
         (fail_over_to(1), "FAILOVER", fail_over_and_back, 0),
         (fail_over_after_a_crash, "REPLICAOF", fail_over_to(2), 2),
     ],

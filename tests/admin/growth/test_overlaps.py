@@ -159,6 +159,54 @@ def test_commands_refuse_what_the_table_says(
     assert refused == APART[COMMANDS[command]] & set(tried)
 
 
+def begins(fleet: Fleet, words: dict[str, list[str]], command: str) -> tuple[Change | None, str]:
+    """Have a command record its change, and be killed then; return that, and what it says."""
+    at = [] if command == "restore" else ["--config", fleet.url]
+    known = {each.id for each in changes.read_changes(fleet.config)}
+    try:
+        done = CliRunner().invoke(app, [*command.split(), *words[command], *at])
+    except Began:
+        fleet.config.delete("config:growth:lease")
+        [own] = [each for each in changes.read_changes(fleet.config) if each.id not in known]
+        return own, ""
+    return None, done.output
+
+
+@pytest.mark.long(8)
+@pytest.mark.parametrize("first", COMMANDS)
+def test_pairs_of_commands_that_are_at_work_follow_the_table(
+    busy: tuple[Fleet, dict[str, list[str]]], first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, words = busy
+    monkeypatch.setenv("SHARDKIT_NEW_PASSWORD", "the-new-one")
+    before = fleet.config.hgetall(CHANGES_KEY)
+
+    def begun(*args: Any, real: Any = changes.begin, **options: Any) -> None:
+        real(*args, **options)
+        raise Began
+
+    monkeypatch.setattr(changes, "begin", begun)
+    [opened, _] = begins(fleet, words, first)
+    assert opened is not None
+    stored = json.loads(fleet.config.hget(CHANGES_KEY, opened.id))  # type: ignore[arg-type]
+    stored |= {"owner": "elsewhere/1", "until": 1e12 if opened.until else 0.0}
+    wrong = []
+    for second in random.Random(first).sample(sorted(COMMANDS), drawn(4, len(COMMANDS))):
+        fleet.config.delete(CHANGES_KEY)
+        fleet.config.hset(CHANGES_KEY, mapping=before)
+        alone, said = begins(fleet, words, second)
+        assert alone is not None, said
+        fleet.config.hdel(CHANGES_KEY, alone.id)
+        fleet.config.hset(CHANGES_KEY, opened.id, json.dumps(stored))
+        beside, said = begins(fleet, words, second)
+        is_apart = alone.kind in APART[opened.kind] and alone.touches(opened)
+        if is_apart != (beside is None and opened.name in said):
+            wrong.append((second, is_apart, said))
+    fleet.config.delete(CHANGES_KEY)
+    fleet.config.hset(CHANGES_KEY, mapping=before)
+    assert wrong == []
+
+
 def test_a_conversion_waits_for_a_move_of_the_keys_that_it_reads(
     busy: tuple[Fleet, dict[str, list[str]]],
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,9 +107,26 @@ async def during(face: Any, seconds: float, call: Callable[[], Any]) -> None:
 async def test_no_call_fails_while_the_password_changes(
     connect: Any, secret: Secret, server: LocalServer
 ) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(30))
+    with server.client() as admin:
+        described = a_map(port=server.port, auth=auth()).components["jobs"].entry.to_json()
+        admin.set("config:redis:jobs", described)
+    configured = await connect(Entry({"port": server.port, "auth": auth()}))
     face = await connect(a_map(port=server.port, auth=auth()))
-    client = await of(face.kit.client("jobs"))
+    client, private, waiting = [
+        await of(face.kit.client("jobs", private=own)) for own in (False, True, False)
+    ]
     names = face.kit.strings("names", component="jobs")
+    router = face.kit.key_sharded("jobs")
+    events = router.pubsub(ignore_subscribe_messages=True)
+    await of(events.subscribe("news"))
+
+    def entries() -> Any:
+        configured.kit.topology.expire()
+        return configured.kit.component("jobs")
+
+    def transaction() -> Any:
+        return private.pipeline().incr("n").execute()
 
     def changes() -> None:
         for number in range(1, 4):
@@ -121,9 +139,16 @@ async def test_no_call_fails_while_the_password_changes(
     await asyncio.gather(
         during(face, 6.5, lambda: client.incr("n")),
         during(face, 6.5, lambda: names.set("a", b"1")),
+        during(face, 6.5, lambda: router.publish("news", "x")),
+        during(face, 6.5, lambda: waiting.blpop("none", timeout=0.5)),
+        during(face, 6.5, transaction),
+        during(face, 6.5, entries),
     )
     await changing
     assert await of(client.get("n"))
+    message = await of(events.get_message(timeout=5))
+    assert message["type"] == "message"
+    await of(events.aclose() if hasattr(events, "aclose") else events.close())
 
 
 async def test_a_valid_password_is_used_while_its_provider_fails(

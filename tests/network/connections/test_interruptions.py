@@ -218,6 +218,7 @@ WAITS: dict[str, Callable[[ShardKit], object]] = {
     "latch": lambda kit: kit.countdown_latch("l", component="c").wait(timeout=20),
     "follow": lambda kit: next(iter(kit.logs(component="c").follow("none"))),
     "message": lambda kit: list(subscribed(kit).listen()),
+    "poll": lambda kit: next(filter(None, iter(partial(subscribed(kit).get_message, True, 20), 0))),
     "election": lambda kit: kit.election("held", component="c").campaign(blocking_timeout=20),
     "semaphore": lambda kit: kit.semaphore("s", component="c", limit=1).acquire(
         blocking_timeout=20

@@ -13,7 +13,7 @@ import pytest
 import redis
 import yaml
 from arranged import ask, map_of
-from faces import Face, faced
+from faces import Face, eventually, faced
 from link_helpers import count_of, mapped, paused
 from redis.crc import key_slot
 from redis.exceptions import MasterDownError
@@ -148,6 +148,36 @@ def test_servers_say_their_zones_where_entries_do_not(kind: str, replicated: Rep
     finally:
         for server in (replicated.master, *replicated.replicas):
             ask(server, "config_set", says, "")
+
+
+def test_zones_are_known_without_the_right_to_info(kind: str, replicated: Replicated) -> None:
+    """HELLO names them, from Valkey 8.1, which every user may run."""
+    servers = [replicated.master, *replicated.replicas]
+    try:
+        for n, server in enumerate(servers):
+            ask(server, "config_set", "availability-zone", f"z{n}")
+            rights = ("on", ">pw", "~*", "+@all", "-info")
+            ask(server, "execute_command", "ACL", "SETUSER", "limited", *rights)
+        login = {"username": "limited", "password": "pw"}
+        ports = [{"port": each.port} for each in replicated.replicas]
+        described = mapped({**login, "port": replicated.master.port, "replicas": ports}, "users")
+        for zone, mode, gets in [
+            ("z2", "zone", [0, 0, 5]),
+            ("z1", "zone_replica", [0, 5, 0]),
+            ("z0", "zone", [5, 0, 0]),
+        ]:
+            replicated.forget_counts()
+            with faced(kind, described, zone=zone) as face:
+                read_from = ReadFrom(mode, max_lag=None)  # INFO alone tells the lag
+                router = face.kit.key_sharded("users", read_from=read_from)
+                for _ in range(5):
+                    on(face, router, "k", "get", "k")
+                face.kit.plane.replicas.round()  # asks again
+                assert replicated.counts("get") == gets, (zone, mode)
+    finally:
+        for server in servers:
+            ask(server, "config_set", "availability-zone", "")
+            ask(server, "execute_command", "ACL", "DELUSER", "limited")
 
 
 def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicated) -> None:
@@ -321,10 +351,10 @@ def test_a_switch_catches_up(
     state.reading = int(what == "reads for long")
     ask, asked = Replicas._ask, []
 
-    def late_at_first(asking: Replicas, state: Any, entry: Entry | None) -> Any:
-        answer = ask(asking, state, entry)
-        if entry is not None:
-            asked.append(entry)
+    def late_at_first(asking: Replicas, state: Any, server: ReplicaState) -> Any:
+        answer = ask(asking, state, server)
+        if server is not state.master:
+            asked.append(server.entry)
             if len(asked) < 3:
                 return answer._replace(info={**answer.info, "slave_repl_offset": 0})
         return answer
@@ -571,7 +601,13 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, lower: Any) -> None:
             face.run(face.kit.key_sharded("c", read_from="nearest").mget(keys))
 
 
-def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -> None:
+@pytest.mark.parametrize("source", ["slots", "info", "hello"])
+def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(
+    kind: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if source != "slots":  # servers before Valkey 9.1 name no zones there
+        monkeypatch.setattr(replicas, "_zones_in_slots", lambda *_: {})
+    login = {"username": "limited", "password": "pw"} if source == "hello" else {}
     with LocalCluster(masters=3, replicas_per_master=2) as cluster:
         nodes = ask(cluster.nodes[0], "cluster", "NODES")
         masters: set[str] = set()
@@ -582,7 +618,21 @@ def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -
             zones[int(address.rpartition(":")[2])] = "near" if is_near else "far"
         for server in cluster.nodes:
             ask(server, "config_set", "availability-zone", zones[server.port])
-        with faced(kind, mapped(cluster.entry.fields, "c"), zone="near") as face:
+            rights = ("on", ">pw", "~*", "+@all", "-info")
+            ask(server, "execute_command", "ACL", "SETUSER", "limited", *rights)
+        if source == "slots":
+            version = ask(cluster.nodes[0], "info", "server").get("valkey_version", "0")
+            if tuple(map(int, version.split(".")))[:2] < (9, 1):
+                pytest.skip("Valkey before 9.1 names no zones in CLUSTER SLOTS")
+            with cluster.nodes[0].client() as client:
+                client.set_response_callback("CLUSTER SLOTS", repr)
+                # Nodes hear from each other in which zones they are.
+                assert eventually(
+                    lambda: client.execute_command("CLUSTER SLOTS").count("availability-zone") == 9
+                )
+        for server in cluster.nodes:
+            ask(server, "config_resetstat")
+        with faced(kind, mapped({**cluster.entry.fields, **login}, "c"), zone="near") as face:
             router = face.kit.key_sharded("c", read_from="zone_replica")
             keys = [f"k{n}" for n in range(30)]
             face.run(face.kit.key_sharded("c").mset(dict.fromkeys(keys, "v")))
@@ -593,14 +643,41 @@ def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -
             time.sleep(1.1)  # for a second after a write, masters answer
             assert face.run(router.mget(keys)) == [b"v"] * 30
             assert on(face, router, "k1", "get", "k1") == b"v"
+            infos = sum(count_of(each, "info") for each in cluster.nodes)
             asked = [
                 zones[each.port]
                 for each in cluster.nodes
                 if count_of(each, "get") + count_of(each, "mget")
             ]
             assert asked == ["near"] * 3
-            with pytest.raises(InvalidArgumentError, match="impossible on a cluster"):
-                face.run(face.kit.key_sharded("c", read_from="zone").mget(keys))
+            assert (infos > 0) is (source == "info")
+
+
+@pytest.mark.parametrize("zone", ["a", "b", "c"])
+def test_a_cluster_is_read_from_a_master_in_the_zone_before_replicas_elsewhere(
+    kind: str, zone: str
+) -> None:
+    """The zone of the process has masters alone, replicas alone, or no node."""
+    with LocalCluster(masters=3, replicas_per_master=1) as cluster:
+        masters, replicated = cluster.nodes[:3], cluster.nodes[3:]
+        for server in cluster.nodes:
+            ask(server, "config_set", "availability-zone", "a" if server in masters else "b")
+            with server.client() as client:
+                while any(len(found) < 4 for found in client.execute_command("CLUSTER SLOTS")):
+                    time.sleep(0.02)
+        keys = [f"k{n}" for n in range(30)]
+        with faced(kind, mapped(cluster.entry.fields, "c"), zone=zone) as face:
+            for mode, nodes in [
+                ("zone", masters if zone == "a" else replicated),
+                ("zone_replica", replicated),
+            ]:
+                for server in cluster.nodes:
+                    ask(server, "config_resetstat")
+                router = face.kit.key_sharded("c", read_from=mode)
+                assert face.run(router.mget(keys)) == [None] * 30
+                assert on(face, router, "k1", "get", "k1") is None
+                asked = [n for n in cluster.nodes if count_of(n, "get") + count_of(n, "mget")]
+                assert asked == nodes, mode
 
 
 @pytest.mark.parametrize("given", ["slave", "", 7])

@@ -114,6 +114,9 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
         cities.hincrbyfloat("x", type("Degrees", (float,), {"__repr__": lambda _: "half"})(0.5))
         == 0.5
     )
+    large = type("Large", (int,), {"__repr__": lambda _: "x"})(2**60 + 1)
+    assert cities.hincrbyfloat("many", large) == 2.0**60
+    assert cities.hget("many") == str(2**60 + 1).encode()
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
@@ -308,6 +311,10 @@ MAPPINGS = st.dictionaries(FIELDS, VALUES, min_size=1, max_size=40).map(
 # A method of redis-py and its arguments.
 STEPS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
     st.tuples(st.just("hset"), st.tuples(st.none(), st.none(), MAPPINGS)),
+    st.tuples(
+        st.just("hset"),
+        st.tuples(FIELDS, VALUES, MAPPINGS, MAPPINGS.map(lambda m: sum(m.items(), ()))),
+    ),
     st.tuples(st.just("hsetnx"), st.tuples(FIELDS, VALUES)),
     st.tuples(st.just("hdel"), SOME),
     st.tuples(st.just("hincrby"), st.tuples(FIELDS, st.integers(-(2**63), 2**63 - 1))),

@@ -213,7 +213,8 @@ def test_it_expires_and_persists_as_redis_py_has_it(face: Face, kit: ShardKit) -
         (3000, {"nx": True}),
         (3000, {"gt": True}),
         (1000, {"gt": True}),
-        (1000, {"lt": True}),
+        (1000, {"xx": True, "gt": True}),
+        (1000, {"xx": True, "lt": True}),
         (5000, {}),
     ]:
         assert face.run(jobs.expire(time_, **options)) == plain.expire("plain", time_, **options)

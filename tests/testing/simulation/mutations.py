@@ -202,8 +202,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "time.monotonic() + self.max_age",
     ),
     "near-copy-of-a-written-key-stays": (
-        "NearCopies.writing",
-        "self.forget(keys_in(Command(self._component, key, args)))",
+        "NearLink._steps",
+        "written.forget(keys_in(request))",
         "pass",
     ),
     "near-copy-of-before-a-write-is-kept": (

@@ -214,22 +214,10 @@ MISTAKES = {
         "if self.copies.get(note.name) is not note:",
         "if self.copies.setdefault(note.name, note) is not note:",
     ),
-    "a written key keeps its copy": Mistake(
-        an_own_write_is_read,
-        "NearCopies.writing",
-        "self.forget(keys_in(Command(self._component, key, args)))",
-        "pass",
-    ),
-    "keys that a pipeline writes keep their copies": Mistake(
+    "written keys keep their copies": Mistake(
         an_own_write_is_read, "NearLink._steps", "written.forget(keys_in(request))", "pass"
     ),
-    "a write that fails keeps the copy": Mistake(
-        an_own_write_without_a_reply_is_read,
-        "NearCopies.writing",
-        "    try:\n        yield\n    finally:\n        self",
-        "    yield\n    if True:\n        self",
-    ),
-    "a pipeline that fails keeps the copies": Mistake(
+    "writes that fail keep the copies": Mistake(
         an_own_write_without_a_reply_is_read, "NearLink._steps", "finally:", "except ValueError:"
     ),
     "a lost connection confirms": Mistake(

@@ -105,8 +105,12 @@ local function read_list(key, argument)
     check_ends(list)
   elseif ends[1] or ends[2] or ends[3] or ends[4] then
     damaged(list.ends, 'part_size=missing', size)
-  elseif redis.call('EXISTS', list.signal) == 1 or redis.call('EXISTS', part(list, 0)) == 1 then
-    damaged(list.ends, 'nothing', 'where the list ends')
+  else
+    local left = {list.signal}
+    for n = -8, 8 do left[#left + 1] = part(list, n) end
+    if redis.call('EXISTS', unpack(left)) > 0 then
+      damaged(list.ends, 'nothing', 'where the list ends')
+    end
   end
   return list
 end
