@@ -97,6 +97,7 @@ def test_odd_arguments_of_kits_routers_and_subscriptions_are_errors_of_the_tree(
                 except Exception as error:
                     if not (isinstance(error, TypeError) and PYTHONS in str(error)):
                         raw.append((type(thing).__name__, name, argument, type(value), error))
+    subscriptions.close()
     assert raw == []
     assert tried > 1000
 

@@ -43,9 +43,9 @@ PAUSED: dict[str, Callable[[ShardKit, Any], Any]] = {  # which wait for paused s
 }
 
 
-@pytest.mark.parametrize("raised", [StopIteration("mine"), GeneratorExit("mine")])
+@pytest.mark.parametrize("raised", [StopIteration, GeneratorExit])
 def test_what_ends_generators_is_no_result(
-    waiting: tuple[ShardKit, LocalServer], raised: BaseException
+    waiting: tuple[ShardKit, LocalServer], raised: type[BaseException]
 ) -> None:
     kit, server = waiting
     kit.lock("l", component="one", renew=False).acquire()
@@ -56,7 +56,7 @@ def test_what_ends_generators_is_no_result(
         pass
 
     def interrupt(*_: Any) -> None:
-        raise raised
+        raise raised("mine")
 
     former = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -64,9 +64,10 @@ def test_what_ends_generators_is_no_result(
             if name in PAUSED:
                 server.pause()
             signal.setitimer(signal.ITIMER_REAL, SOON)
-            with pytest.raises(type(raised), match=r"^mine$"):
+            with pytest.raises(raised, match=r"^mine$"):
                 call(kit, news)
             server.resume()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
+        news.close()
