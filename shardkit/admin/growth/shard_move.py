@@ -185,7 +185,7 @@ class ShardMover(Mover):
                 )
             captures = None  # of all changes since it was decided
             if move.phase == "fenced" and (lost := self._lost()):
-                if not self._is_decided():
+                if self._has_emptied() or not self._is_decided():
                     raise self._refused(lost)
                 self._progress(f"copying again: {lost}")
                 self._go_home("begun")
@@ -361,6 +361,13 @@ class ShardMover(Mover):
             return f"{place.server} cannot take over: {error}"
         return ""
 
+    def _has_emptied(self) -> bool:
+        """Whether the emptying of the sources has begun; the record may be older than fences."""
+        for fence in gate.fences_of(self._old).values():
+            if gate.move_of(fence) == self._move.id:
+                self._move.emptied |= bool(gate.record_in(fence).get("emptied"))
+        return self._move.emptied
+
     def _go_home(self, phase: str) -> None:
         """Have clients use the sources again, before they wrote anything at the targets."""
         move, attempt = self._move, secrets.token_hex(8)
@@ -439,10 +446,7 @@ class ShardMover(Mover):
             }
         self._lease.write(move)
         if lost := self._lost_source():
-            raise GrowthError(
-                f"{lost} has come back without its keys, and {move.target} has what was copied",
-                f"restore a backup, or {self._command('abort')}, which leaves the copy",
-            )
+            raise self._without_keys(lost)
         if self._take_over():
             empty(self._new, self._attempt)
         else:
@@ -936,7 +940,7 @@ class ShardMover(Mover):
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
-            if move.phase == "fenced" and self._lost():
+            if move.phase == "fenced" and self._lost() and not self._has_emptied():
                 self._go_home("begun")
             # `shardkit changes repair` sees to the others when they are back. Without a source, or
             # its keys, the targets keep what may be the only copy.
@@ -973,32 +977,25 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
-                own = [
-                    each for each in gate.fences_of(here).values() if gate.move_of(each) == move.id
-                ]
-                if move.emptied or any(gate.record_in(each).get("emptied") for each in own):
+                if self._has_emptied():
                     self._reached("done")
                     raise GrowthError(
                         f"{move.name}: {move.source} has been emptied, perhaps in part, so entries "
                         f"still name {move.target}: the move is done",
                         "start that with its data, or restore a backup: shardkit restore",
                     )
-                self._give_up_targets()
-                self._new = there
+                home = servers_in(move.source)[0]
+                for place, client in new.items():  # clients may have old entries
+                    try:
+                        gate.give_up(place, client, move.id, move.source, self._lease.check)
+                    except (RedisError, OSError):  # it is closed once it is back
+                        journal.note_fence(self._config, Fence(place, home, move=move.id))
+                self._new = {}  # all are closed
                 self._go_home("aborted")
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
         return ""
-
-    def _give_up_targets(self) -> None:
-        """Close the targets, now or once they are back: clients may have old entries."""
-        move, home = self._move, servers_in(self._move.source)[0]
-        for place, client in self._new.items():
-            try:
-                gate.give_up(place, client, move.id, move.source, self._lease.check)
-            except (RedisError, OSError):
-                journal.note_fence(self._config, Fence(place, home, move=move.id))
 
     def verify(self) -> None:
         """Note which keys are at the sources although their shards have moved."""
