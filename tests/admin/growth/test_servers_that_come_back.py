@@ -265,6 +265,30 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
 
 
 @faces
+@pytest.mark.parametrize("is_refilled", [False, True])
+def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
+    fleet: Fleet, face: str, is_refilled: bool
+) -> None:
+    small(fleet)
+    with killed_at("keep up to date"):
+        fleet.move_shard(keep=True)
+    for moment in ["copy all", *["keep up to date"] * is_refilled]:
+        with killed_at(moment):
+            call(face, "resume_move", fleet.config, "users:1", keep=True)
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    if is_refilled:
+        assert call(face, "end_change", fleet.config, "users:1", lost=True).phase == "aborted"
+        assert fleet.masters() == [fleet.name(0)] * 2
+    else:
+        with pytest.raises(GrowthError, match="has been emptied"):
+            call(face, "end_change", fleet.config, "users:1", lost=True)
+        fleet.servers[1].restart()
+    assert still_there(fleet)
+
+
+@faces
 @pytest.mark.parametrize("command", ["resume_move", "abort_move"])
 def test_clients_are_not_led_back_by_a_record_from_before_the_push(
     fleet: Fleet, face: str, command: str
