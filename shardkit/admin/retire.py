@@ -246,8 +246,8 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[
     for (where, entry), answer in answers.items():
         if isinstance(answer, Exception):
             raise ConfigError(
-                f"{where} ({entry.address}) cannot be asked which server it is, so nothing was "
-                f"deleted: {answer}",
+                f"{where} ({entry.address}) cannot be asked which server it is, so the keys "
+                f"stay: {answer}",
                 "start the server, or remove the entry",
             )
         places[where, entry] = answer

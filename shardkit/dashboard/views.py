@@ -444,7 +444,7 @@ class Views:
                 for move in growth.moves(config, unreadable)
             ],
             "changes": list(changes_at_work(config)),
-            "fences": [_plain(fence) for fence in growth.pending_fences(config)],
+            "fences": [fence.plain() for fence in growth.pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],
         }
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
@@ -203,11 +203,11 @@ _PAGE = 100  # keys that are listed and deleted at a time, while other clients w
 _REPEATED = 100_000  # keys that are known again if SCAN repeats them, mostly close to each other
 
 
-@contextmanager
-def database_client(server: ServerAddress, login: Stored, number: int) -> Iterator[Any]:
+def database_client(
+    server: ServerAddress, login: Stored, number: int
+) -> AbstractContextManager[Any]:
     """Yield a client of a database, with the user and TLS of an entry."""
-    with connected_to(server, login, timeout=_TIMEOUT, database=number) as client:
-        yield client
+    return connected_to(server, login, _TIMEOUT, number)
 
 
 def mark_of(ranges: Iterable[Sequence[int]]) -> str:

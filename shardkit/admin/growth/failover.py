@@ -233,17 +233,8 @@ def fail_over(
             leased, source, target, same, keep_source=role is not None, message=message
         )
         wait_until_read(config, epoch)
-    return Takeover(
-        shards,
-        source,
-        target,
-        role is not None,
-        held,
-        behind,
-        tuple(followers),
-        failed,
-        epoch,
-    )
+    how = role is not None, held, behind
+    return Takeover(shards, source, target, *how, tuple(followers), failed, epoch)
 
 
 def _require_crash(
@@ -360,7 +351,7 @@ def _taken_over(
     After a crash the config server has its name; if a master died after it had handed over, only
     the caller knows it.
     """
-    noted = [each.target for each in pending_fences(config) if each.is_of(source, same)]
+    noted = (each.target for each in pending_fences(config) if each.is_of(source, same))
     candidates = [each for each in noted if _named(known, each, same)]
     if not candidates and forced:
         candidates = [forced]
@@ -445,21 +436,28 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
     timeout = check_seconds("apply_fences", "timeout", timeout)
     end = time.monotonic() + timeout
     done: dict[ServerAddress | Place, Fence] = {}
-    fleet: KnownServers | None = None
+    same: Same = eq
     while True:
         components = read_components(config)
         pending = pending_fences(config)
-        if pending and fleet is None:
-            fleet = KnownServers(components.values(), *(each.target for each in pending))
+        if pending and same is eq:
+            same = KnownServers(components.values(), *(each.target for each in pending)).same
         for source in done.keys() - {each.source for each in pending}:
             done[source] = replace(done[source], applied=True)  # by another process
+        lost: list[GrowthError] = []
         for fence in pending:
-            assert fleet is not None, "something was pending"
-            applied = _apply(config, fence, components, fleet.same)
+            applied = False
+            try:
+                applied = _apply(config, fence, components, same)
+            except GrowthError as error:  # the others can be fenced
+                lost.append(error)
             if applied:
                 config.hdel(FENCES_KEY, str(fence.source))
             done[fence.source] = replace(fence, applied=applied)
-        if all(fence.applied for fence in done.values()) or time.monotonic() >= end:
+        away = sum(not fence.applied for fence in done.values()) - len(lost)
+        if not away or time.monotonic() >= end:
+            if lost:
+                raise lost[0]
             return list(done.values())
         time.sleep(4 * STEP)
 
@@ -467,33 +465,32 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
 def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same: Same) -> bool:
     """Fence a server or database that is back; return whether nothing is left to do."""
     server, number = fence.place
-    of_target = entries_on(components.values(), fence.target, same)
-    of_source = entries_on(components.values(), server, same)
-    if any(number in (None, entry.database) for _, entry in of_source):
+    if _is_named(fence, components, same):
         # The failover has not pushed yet, or the move has not; or it is used again since.
         every = read_all(config, [])
         return number is not None and all(m.is_over for m in every if m.id == fence.move)
+    of_target = entries_on(components.values(), fence.target, same)
     others = (pair for each in components.values() for pair in each.entries())
     for shard, entry in [*of_target, *others][:1]:
         login = Stored(entry, entry_key(*shard))
         lost = False
         try:
-            with servers.connected_to(server, login, 0.5, number or 0) as client:
+            with (
+                servers.connected_to(server, login, 0.5, number or 0) as client,
+                servers.connected_to(fence.target, login) as master,
+            ):
                 if servers.role_of(client).is_master:
-                    with lease(config) as leased:  # look again: it may be the master again
-                        if fence not in pending_fences(config):
+                    with lease(config) as leased:  # look again: it may be used again
+                        now = read_components(config)
+                        if fence not in pending_fences(config) or _is_named(fence, now, same):
                             return False
-                        if number is None:
-                            with servers.connected_to(fence.target, login) as master:
-                                lost = client.info("keyspace") and not master.info("keyspace")
-                            if not lost:
-                                servers.replicate(client, fence.target, login, leased.order)
-                        else:
+                        if number is not None:
                             home = str(fence.target)
                             give_up(Place(server, number), client, fence.move, home, leased.check)
+                        elif not (lost := servers.has_lost_keys(master, client)):
+                            servers.replicate(client, fence.target, login, leased.order)
                     servers.persist_roles(client)
-            if number is None:
-                with servers.connected_to(fence.target, login) as master:
+                if number is None:
                     servers.ask_for_replicas(master, config, fence.target)
         except (RedisError, OSError, GrowthError):
             return False
@@ -506,6 +503,15 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
             )
         return True
     return False
+
+
+def _is_named(fence: Fence, components: Mapping[str, Component], same: Same) -> bool:
+    """Whether an entry names what a fence is for, or may name it, by a reference."""
+    server, number = fence.place
+    numbers = [entry.database for _, entry in entries_on(components.values(), server, same)]
+    if number is None:
+        return bool(numbers)
+    return number in numbers or None in numbers or bool(managed_by(components, str(server)))
 
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
@@ -813,13 +819,8 @@ def fail_over_cluster(
         end = time.monotonic() + _AGREE
         while not _agree(entry, where, alive, source, target) and time.monotonic() < end:
             time.sleep(4 * STEP)
-    return Takeover(
-        (where.removeprefix("config:redis:"),),
-        source.address,
-        target.address,
-        source.alive,
-        held,
-    )
+    shards = (where.removeprefix("config:redis:"),)
+    return Takeover(shards, source.address, target.address, source.alive, held)
 
 
 def _address(entry: Entry) -> ServerAddress:

@@ -387,9 +387,9 @@ def setting(client: Any) -> str:
     return str(str_if_bytes(client.config_get(_SETTING)[_SETTING]))
 
 
-def force_open(client: Any, before: str) -> None:
-    """Have a node take writes again, whoever closed it: the caller has the lease."""
-    client.config_set(_SETTING, before)
+def force_setting(client: Any, number: str) -> None:
+    """Set what closes or opens a node, whoever has set it before: the caller has the lease."""
+    client.config_set(_SETTING, number)
     persist_roles(client)
 
 
@@ -475,7 +475,7 @@ def give_up(
     """Close what clients with old entries may still use, a database or a node of a cluster."""
     if client.info("cluster").get("cluster_enabled"):
         require_lease()
-        force_open(client, _CLOSED)
+        force_setting(client, _CLOSED)
     elif move_of(client.get(fence_key(client))) in (None, move):
         take({place: client}, fence_value(move, "", to), require_lease)
     wait_for_readers(client, [place.database], 0.0, all_read=True)
@@ -704,7 +704,7 @@ class ClusterGate(CopyGate):
             if is_closed(client):
                 self._expect_setting(place)
                 before = self._move.minimums.get(str(place.server), "0")
-                force_open(client, before)
+                force_setting(client, before)
         self._open_replicas(clients)
 
     def _open_replicas(self, clients: Clients) -> None:
@@ -712,7 +712,7 @@ class ClusterGate(CopyGate):
         for server in self._replicas(clients):
             with suppress(RedisError, OSError), connected_to(server, self._login(server)) as node:
                 if is_closed(node):
-                    force_open(node, before)
+                    force_setting(node, before)
 
     def _replicas(self, clients: Clients) -> list[ServerAddress]:
         server = next(iter(clients)).server

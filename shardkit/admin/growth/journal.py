@@ -425,6 +425,10 @@ class Fence:
         """Whether it is for this whole server."""
         return self.place[1] is None and same(self.place[0], server)
 
+    def plain(self) -> dict[str, Any]:
+        """Return what is shown of it, as JSON has it."""
+        return {"source": str(self.source), "target": str(self.target), "applied": self.applied}
+
 
 FENCES_KEY = "config:growth:fences"
 _FENCE_FORMAT = 1

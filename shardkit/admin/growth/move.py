@@ -103,13 +103,8 @@ class ServerMover(Mover):
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
                 if hands_over():
-                    if self._lost_source(old, new):
-                        raise GrowthError(
-                            f"{source} has come back without its keys, and {target} has what was "
-                            "copied",
-                            f"restore a backup, or: shardkit move abort {move.name}, which leaves "
-                            "the copy",
-                        )
+                    if servers.has_lost_keys(old, new):
+                        raise self._without_keys(source)
                     self._attach(new)  # the target may have been restarted
                     for server in (old, new):  # a password may have changed during the copy
                         servers.follow_as(server, self._own, self._lease.order)
@@ -311,7 +306,7 @@ class ServerMover(Mover):
                     if missing_rights(new, ("FLUSHALL",)):
                         raise NoPermissionError("the user must not run FLUSHALL")
                     with servers.connected_to(self._source, self._own) as old:
-                        then = "" if self._lost_source(old, new) else _EMPTY
+                        then = "" if servers.has_lost_keys(old, new) else _EMPTY
                         with self._lease.marking(old, new):
                             self._require_source()  # it may have handed over in the meantime
                             self._lease.order(new, "REPLICAOF", "NO", "ONE", then=then)
@@ -358,11 +353,6 @@ class ServerMover(Mover):
             f"start {self._source}, or have the copy take over: shardkit failover {self._source} "
             f"--to {self._target} --force",
         )
-
-    @staticmethod
-    def _lost_source(old: Any, new: Any) -> bool:
-        """Whether the target alone has keys, as the source was restarted without them."""
-        return bool(new.info("keyspace") and not old.info("keyspace"))
 
     def _has_copy(self, master: ServerAddress) -> bool:
         """Whether the replicas of a server have the data of the source.

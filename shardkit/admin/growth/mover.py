@@ -163,6 +163,13 @@ class Mover(ABC):
             f"resume it: shardkit move resume {name}. If its new server is gone for good: --lost",
         )
 
+    def _without_keys(self, source: object) -> GrowthError:
+        name, target = self._move.name, self._move.target
+        return GrowthError(
+            f"{source} has come back without its keys, and {target} has what was copied",
+            f"restore a backup, or: shardkit move abort {name}, which leaves the copy",
+        )
+
     def _reached(self, phase: str) -> None:
         self._move.phase, self._move.progress = phase, {}
         self._lease.write(self._move)

@@ -183,8 +183,11 @@ def plan_growth(
                 duration(KEYS, 0, moved),
             )
         )
-    first = [n % len(servers) for n in range(count)]
-    entries = tuple(_entry(machines[first[n]], n, separate) for n in range(count))
+    entries: list[dict[str, Any]] = []
+    for n in range(count):
+        host, port = machines[n % len(servers)]
+        own = {"port": port + n} if separate else {"port": port, "db": n + 1}
+        entries.append({"host": host, **own})
     warnings = []
     if not separate and len(servers) < count:
         warnings.append(
@@ -198,13 +201,13 @@ def plan_growth(
             f"{clients} to a server are too many for the default maxclients of {_MAX_CLIENTS:,}: "
             f"set `maxclients {wanted}`, and let the server open as many files"
         )
-    if separate and max(machines[first[n]].port + n for n in range(count)) > 65535:
+    if separate and max(entry["port"] for entry in entries) > 65535:
         raise InvalidArgumentError("the ports go beyond 65535", "begin at a lower one")
     return GrowthPlan(
         component,
         count,
         1 if separate else count + 1,
-        entries,
+        tuple(entries),
         tuple(steps),
         separate,
         tuple(warnings),
@@ -261,9 +264,3 @@ def _moves(
         )
         found.setdefault((pair[0], pair[1]), []).append(str(Shard(component, shard)))
     return tuple((source, target, tuple(shards)) for (source, target), shards in found.items())
-
-
-def _entry(machine: ServerAddress, shard: int, separate: bool) -> dict[str, Any]:
-    if separate:
-        return {"host": machine.host, "port": machine.port + shard}
-    return {"host": machine.host, "port": machine.port, "db": shard + 1}

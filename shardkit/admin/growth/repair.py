@@ -315,7 +315,7 @@ def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
             not answer, clients use the old ones again, as they were at the cutover.
 
     Raises:
-        GrowthError: it can be resumed or aborted.
+        GrowthError: it can be resumed or aborted, or the old databases may lack keys.
     """
     replaced = ""
     with journal.lease(config) as lease:

@@ -248,6 +248,12 @@ def mismatched_tls(client: Any, server: ServerAddress, login: Stored) -> list[st
     return []
 
 
+def has_lost_keys(server: Any, other: Any) -> bool:
+    """Whether a server has come back without its keys, of which the other one has copies."""
+    server.ping()  # an error while it loads them
+    return bool(other.info("keyspace") and not server.info("keyspace"))
+
+
 def persist_roles(*servers: Any) -> None:
     """Have servers keep their roles over a restart, if they have a configuration file."""
     for server in servers:

@@ -59,6 +59,7 @@ from shardkit.admin.pushes import attest
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
+from shardkit.network.links.resp import Arguments
 
 _ATTEMPTS = 5
 _AT_ONCE = 4  # servers that are copied: more threads would wait for each other
@@ -185,23 +186,21 @@ class ShardMover(Mover):
                 )
             captures = None  # of all changes since it was decided
             if move.phase == "fenced" and (lost := self._lost()):
-                if not self._is_decided():
+                move.emptied = self._has_emptied()
+                if move.emptied or not self._is_decided():
                     raise self._refused(lost)
                 self._progress(f"copying again: {lost}")
                 self._go_home("begun")
             if move.phase in ("pushed", "kept"):
                 self._require_takeover()
                 self._admit_writers()
-            if move.phase == "kept" or (move.phase == "pushed" and move.keep):
-                self._keep_or_clear(None)
-                return
             written: set[tuple[Place, bytes]] = set()
             if move.phase == "begun":
                 captures = self._decide()
             if move.phase == "fenced":
                 captures, written = self._written_until_now()
                 self._push()
-            if move.keep:
+            if move.keep or move.phase == "kept":
                 self._keep_or_clear(self._kept)
             else:
                 self._clear(captures, written)
@@ -325,14 +324,9 @@ class ShardMover(Mover):
 
     def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
-        gate.write_under(
-            self._new,
-            self._attempt,
-            {
-                at: [("SET", gate.proof_key(client), self._move.id)]
-                for at, client in self._new.items()
-            },
-        )
+        keys = {at: gate.proof_key(client) for at, client in self._new.items()}
+        proofs = {at: [("SET", key, self._move.id)] for at, key in keys.items()}
+        gate.write_under(self._new, self._attempt, proofs)
 
     def _lost(self, sampled: bool = True) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
@@ -360,6 +354,12 @@ class ShardMover(Mover):
         except (RedisError, OSError) as error:
             return f"{place.server} cannot take over: {error}"
         return ""
+
+    def _has_emptied(self) -> bool:
+        """Whether the emptying of the sources has begun; the record may be older than fences."""
+        fences, move = gate.fences_of(self._old).values(), self._move
+        own = [gate.record_in(each) for each in fences if gate.move_of(each) == move.id]
+        return move.emptied or any(record.get("emptied") for record in own)
 
     def _go_home(self, phase: str) -> None:
         """Have clients use the sources again, before they wrote anything at the targets."""
@@ -439,10 +439,7 @@ class ShardMover(Mover):
             }
         self._lease.write(move)
         if lost := self._lost_source():
-            raise GrowthError(
-                f"{lost} has come back without its keys, and {move.target} has what was copied",
-                f"restore a backup, or {self._command('abort')}, which leaves the copy",
-            )
+            raise self._without_keys(lost)
         if self._take_over():
             empty(self._new, self._attempt)
         else:
@@ -828,6 +825,7 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         token, record = secrets.token_hex(8), journal.essence(move)
+        record["emptied"] = self._has_emptied()
         value = gate.fence_value(move.id, token, move.target, record=record)
         gate.change(self._old, move.id, value)
         if not move.keep:
@@ -841,6 +839,15 @@ class ShardMover(Mover):
         self._lease.release()
         self._progress(f"keeping {move.source} up to date")
 
+        def mark(emptied: bool, *commands: Arguments) -> None:
+            """Have the fences tell whether the sources lack keys."""
+            nonlocal value
+            record["emptied"], before = emptied, value
+            value = gate.fence_value(move.id, token, move.target, record=record)
+            keys = {at: gate.fence_key(client) for at, client in self._old.items()}
+            writes = {at: [*commands, ("SET", key, value)] for at, key in keys.items()}
+            gate.write_under(self._old, before, writes)
+
         with taking_part(config, Change(kind="keep", name=move.name, within=move.id)):
             while True:
                 with ExitStack() as attempt:
@@ -848,13 +855,16 @@ class ShardMover(Mover):
                     if captures is None:
                         if lost := self._lost():
                             raise self._refused(lost)
-                        empty(self._old, value)
+                        mark(True, ("FLUSHDB", "ASYNC"))
                         captures = self._captures(self._new, attempt)
                     copies = self._copies_of(captures, self._new, self._old, rule_of(back), value)
                     try:
                         exchange.at_once(
                             DatabaseCopy.copy_all if refill else DatabaseCopy.find_untold, copies
                         )
+                        mark(False)
+                        for copy in copies:
+                            copy.value = value
                         if self._follow(copies, captures) == "reverse":
                             self._go_back(back, copies, captures)
                         return
@@ -908,8 +918,7 @@ class ShardMover(Mover):
     def _restore_notifications(self, clients: Clients) -> None:
         for server, client in exchange.one_of_each(clients).items():
             with suppress(RedisError, KeyError):
-                setting = self._move.notifications[str(server)]
-                client.config_set("notify-keyspace-events", setting)
+                client.config_set("notify-keyspace-events", self._move.notifications[str(server)])
 
     def _maybe_written(self, place: Place, keys: Sequence[bytes]) -> list[bytes]:
         """Return keys of a source that may have been written since the move was decided.
@@ -936,7 +945,7 @@ class ShardMover(Mover):
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
-            if move.phase == "fenced" and self._lost():
+            if move.phase == "fenced" and self._lost() and not self._has_emptied():
                 self._go_home("begun")
             # `shardkit changes repair` sees to the others when they are back. Without a source, or
             # its keys, the targets keep what may be the only copy.
@@ -973,32 +982,25 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
-                own = [
-                    each for each in gate.fences_of(here).values() if gate.move_of(each) == move.id
-                ]
-                if move.emptied or any(gate.record_in(each).get("emptied") for each in own):
+                if self._has_emptied():
                     self._reached("done")
                     raise GrowthError(
                         f"{move.name}: {move.source} has been emptied, perhaps in part, so entries "
                         f"still name {move.target}: the move is done",
                         "start that with its data, or restore a backup: shardkit restore",
                     )
-                self._give_up_targets()
-                self._new = there
+                home = servers_in(move.source)[0]
+                for place, client in new.items():  # clients may have old entries
+                    try:
+                        gate.give_up(place, client, move.id, move.source, self._lease.check)
+                    except (RedisError, OSError):  # it is closed once it is back
+                        journal.note_fence(self._config, Fence(place, home, move=move.id))
+                self._new = {}  # all are closed
                 self._go_home("aborted")
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
         return ""
-
-    def _give_up_targets(self) -> None:
-        """Close the targets, now or once they are back: clients may have old entries."""
-        move, home = self._move, servers_in(self._move.source)[0]
-        for place, client in self._new.items():
-            try:
-                gate.give_up(place, client, move.id, move.source, self._lease.check)
-            except (RedisError, OSError):
-                journal.note_fence(self._config, Fence(place, home, move=move.id))
 
     def verify(self) -> None:
         """Note which keys are at the sources although their shards have moved."""

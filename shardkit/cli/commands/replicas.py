@@ -211,14 +211,7 @@ def failover(
                 fences = growth.apply_fences(config, guard)
     if output.wrote_json(
         takeover=done and {**asdict(done), "source": str(done.source), "target": str(done.target)},
-        fences=[
-            {
-                "source": str(fence.source),
-                "target": str(fence.target),
-                "applied": fence.applied,
-            }
-            for fence in fences
-        ],
+        fences=[fence.plain() for fence in fences],
     ):
         return
     if done is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import before_sending
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
 from moments import killed_at
@@ -101,6 +102,48 @@ def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> 
     assert fleet.move_shard().phase == "done"
     assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [True]
     assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
+    fleet: Fleet, tmp_path: Path, face: str
+) -> None:
+    small(fleet)
+    with killed_at("take over"):
+        fleet.move_shard()
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    with fleet.servers[1].client(db=2) as client:
+        client.flushdb()
+    is_lease = lambda connection, text: "SET" in text and "config:growth:lease" in text  # noqa: E731
+    with before_sending(is_lease, fleet.move_shard):
+        call(face, "apply_fences", fleet.config)
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert write_by_old_entries(fleet, tmp_path, 1, 2)
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("used", ["cluster", "reference"])
+def test_what_was_given_up_is_not_closed_where_entries_may_name_it(
+    fleet: Fleet, face: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setenv("NUMBER", "2")
+    with LocalCluster() as cluster:
+        port = cluster.nodes[0].port
+        place, other = f"127.0.0.1:{port}/0", {"cluster": True, "host": "127.0.0.1", "port": port}
+        if used == "reference":
+            place, other = f"{fleet.name(1)}/2", {"url": f"redis://{fleet.name(1)}/${{NUMBER}}"}
+        shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+        fleet.describe({"users": shards, "other": {"entry": other}})
+        fence = {"format": 1, "master": fleet.name(0), "move": "ended"}
+        fleet.config.hset("config:growth:fences", place, json.dumps(fence))
+        call(face, "apply_fences", fleet.config)
+        with shardkit.connect(fleet.url) as kit:
+            for n in range(20):
+                assert kit.client("other").set(f"k{n}", 1)
 
 
 @faces
@@ -222,6 +265,57 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
 
 
 @faces
+@pytest.mark.parametrize("is_refilled", [False, True])
+def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
+    fleet: Fleet, face: str, is_refilled: bool
+) -> None:
+    small(fleet)
+    with killed_at("keep up to date"):
+        fleet.move_shard(keep=True)
+    for moment in ["copy all", *["keep up to date"] * is_refilled]:
+        with killed_at(moment):
+            call(face, "resume_move", fleet.config, "users:1", keep=True)
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    if is_refilled:
+        assert call(face, "end_change", fleet.config, "users:1", lost=True).phase == "aborted"
+        assert fleet.masters() == [fleet.name(0)] * 2
+    else:
+        with pytest.raises(GrowthError, match="has been emptied"):
+            call(face, "end_change", fleet.config, "users:1", lost=True)
+        fleet.servers[1].restart()
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("command", ["resume_move", "abort_move"])
+def test_clients_are_not_led_back_by_a_record_from_before_the_push(
+    fleet: Fleet, face: str, command: str
+) -> None:
+    small(fleet)
+    with killed_at("push"):
+        fleet.move_shard()
+    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    fleet.config.flushall()
+    for key, value in older.items():
+        fleet.config.restore(key, 0, value or b"")
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=r"is being emptied|has taken over"):
+        call(face, command, fleet.config, "users:1")
+    with fleet.servers[0].client(db=2) as client:
+        assert client.exists("config:fence")
+    fleet.servers[1].restart()
+    assert call(face, "resume_move", fleet.config, "users:1").phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
 def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
     fleet: Fleet, face: str
 ) -> None:
@@ -238,8 +332,12 @@ def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
         snapshot.unlink()
     new.restart()
     old.restart()
+    fence = {"format": 1, "master": fleet.name(1), "least": 1}  # as an earlier release noted it
+    fleet.config.hset("config:growth:fences", fleet.name(2), json.dumps(fence))
     with pytest.raises(GrowthError, match=rf"{fleet.name(0)} is back and has keys, but .* none"):
         call(face, "apply_fences", fleet.config)
+    assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
+    assert replication(fleet.servers[2])["role"] == "slave"
     new.kill()
     call(face, "fail_over", fleet.config, fleet.name(1), fleet.name(0), force=True)
     assert still_there(fleet)
