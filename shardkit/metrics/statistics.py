@@ -51,7 +51,7 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 ACCURACY = 0.01
-AT_ONCE = 20  # sums of one script; one may have hundreds of buckets
+AT_ONCE = 10  # sums of one script, which checks all buckets of two hours of each: some hundreds
 MOST_SLOWEST = 100
 SLOWEST_TTL = 172800
 # Values collected for one context before they are summed up in the process.

@@ -12,6 +12,8 @@ local rows = redis.call('ZREVRANGE', KEYS[2], 0, ARGV[2] - 1, 'WITHSCORES')
 if #rows == 0 then return {} end
 for n = 2, #rows, 2 do
   local count = tonumber(rows[n])
-  if count < 1 or count > MOST then damaged(KEYS[2], rows[n - 1] .. ' ' .. rows[n] .. ' times', 'a count') end
+  if count < 1 or count > MOST then
+    damaged(KEYS[2], rows[n - 1] .. ' ' .. rows[n] .. ' times', 'a count')
+  end
 end
 return {hour_in(KEYS[1], ARGV[1], redis.call('HGET', KEYS[1], ARGV[1])), rows}
