@@ -76,10 +76,11 @@ def has_returned(error: BaseException) -> TypeGuard[StopIteration]:
     A StopIteration of a signal handler comes from another module.
     """
     last = at = error.__traceback__
-    while last is not None and last.tb_next is not None:
+    if at is None or last is None or not isinstance(error, StopIteration):
+        return False
+    while last.tb_next is not None:
         last = last.tb_next
-    is_own = last is at or (at and last and at.tb_frame.f_globals is last.tb_frame.f_globals)
-    return bool(is_own and isinstance(error, StopIteration))
+    return last is at or at.tb_frame.f_globals is last.tb_frame.f_globals
 
 
 class tolerated(suppress):  # noqa: N801 - named as `suppress` is

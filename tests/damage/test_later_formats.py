@@ -121,12 +121,12 @@ class Noting:
     """A structure that notes what is called of it."""
 
     def __init__(self, structure: Any, names: set[str]) -> None:
-        self._structure = structure
+        self.structure = structure
         self._names = names
 
     def __getattr__(self, name: str) -> Any:
         self._names.add(name)
-        return getattr(self._structure, name)
+        return getattr(self.structure, name)
 
 
 @pytest.mark.parametrize("driver", ["blocking"], indirect=True)

@@ -96,11 +96,11 @@ def records() -> set[Record]:
 
 def listed() -> set[Record]:
     rows = re.findall(
-        r"^\| `([\w-]+)` \| `([\w.]+)` \| (\w+) \| [^|]* \|([^|]*)\|$", PAGE.read_text(), re.M
+        r"^\| `([\w-]+)` \| (\w+)(?:, `([\w.]+)`)? \| [^|]* \|([^|]*)\|$", PAGE.read_text(), re.M
     )
     return {
-        (event, logger, level.lower(), frozenset(re.findall(r"`([^`]+)`", fields)))
-        for event, logger, level, fields in rows
+        (event, f"shardkit{logger}", level.lower(), frozenset(re.findall(r"`([^`]+)`", fields)))
+        for event, level, logger, fields in rows
     }
 
 

@@ -26,7 +26,6 @@ from shardkit.integrations.asgi import (
     lifespan,
 )
 from shardkit.integrations.fastapi import Kit, RateLimited, Session
-from shardkit.integrations.web import Sessions
 from shardkit.integrations.wsgi import FlaskSessions, MaintenanceWSGI, TimingWSGI, init_flask
 from shardkit.local import LocalServer
 from shardkit.network.health import asgi
@@ -329,15 +328,15 @@ def test_a_session_that_cannot_be_renewed_stays(shop: TestClient, kit: ShardKit)
     assert shop.get("/cart", headers={"cookie": f"session={before}"}).json() == {}
 
 
-def test_a_damaged_session_is_an_error_of_the_tree(async_memory_kit: AsyncShardKit) -> None:
-    async def load(stored: str) -> None:
-        sessions: Any = Sessions(async_memory_kit.face_of(True)[0], "users", "session", 100)
-        await async_memory_kit.key_sharded("users").set(f"session:{43 * 'a'}", stored)
-        with pytest.raises(DamagedDataError, match="no JSON"):
-            await sessions.load(43 * "a")
-
-    for stored in ("7", "{", 5000 * "["):
-        asyncio.run(load(stored))
+@pytest.mark.parametrize("stored", ["7", "{", 5000 * "["])
+def test_a_damaged_session_is_an_error_of_the_tree(
+    shard_map: ShardMap, kit: ShardKit, stored: str
+) -> None:
+    app = FastAPI(lifespan=lifespan(shard_map))
+    app.add_middleware(SessionMiddleware, component="many")
+    kit.key_sharded("many").set(f"session:{43 * 'a'}", stored)
+    with TestClient(app) as client, pytest.raises(DamagedDataError, match="no JSON"):
+        client.get("/", headers={"cookie": f"session={43 * 'a'}"})
 
 
 def test_errors_of_servers_are_503_and_bad_input_is_400(shop: TestClient) -> None:

@@ -119,7 +119,7 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
         ("EVAL", "its first argument is not its only key"),
         ("HGET", "its first argument is not its only key"),  # without a field
         ("NONSENSE", "is unknown"),
-        (None, "is unknown"),
+        (None, "a command without a name"),
     ]:
         with pytest.raises(RoutingError, match=reason):
             face.run(router.each(command, ["a"]))

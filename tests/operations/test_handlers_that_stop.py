@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from arranged import map_of
+from faces import PATIENCE
 
 import shardkit
 from shardkit import ShardKit
 from shardkit.local import LocalServer
 
-SOON = 0.25  # seconds; the calls wait for longer
+SOON = 0.25 * PATIENCE  # seconds; the calls wait for longer
 
 
 @pytest.fixture

@@ -490,7 +490,7 @@ def update_nodes(move: Move, login_of: LoginOf) -> None:
     sides = [move.sources, move.targets]
     for n, cluster in enumerate(move.clusters):
         if cluster:
-            nodes = {place: move.slots[place] for place in sides[n]}
+            nodes = {place: move.slots.get(place, []) for place in sides[n]}
             for server in (ServerAddress.parse(cluster), *(Place.parse(at).server for at in nodes)):
                 with suppress(RedisError, OSError):
                     nodes, _ = masters_of(server, login_of(server))

@@ -260,9 +260,12 @@ class _KitPipeline:
         with allowed(self.connection_pool, args), reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
 
-    @run_by_face
-    def reset(self: Any) -> Steps[None]:
+    def reset(self: Any) -> Any:
         """Drop what was collected, and watch no more keys."""
+        return self._unwatch() if self.watching else super().reset()  # type: ignore[misc]
+
+    @run_by_face
+    def _unwatch(self: Any) -> Steps[None]:
         with allowed(self.connection_pool, ()):
             yield super().reset  # type: ignore[misc]
 

@@ -375,8 +375,8 @@ def format_of(to: To, key: str, text: bytes | str | None) -> int:
 def of_this_format(to: To, key: str, *reads: Command | Transaction) -> Operation[list[Reply]]:
     """Send reads; refuse the replies if the HASH ``key`` beside their data says a later format."""
     replies: list[Reply] = yield [Command(to, key, ("HGET", key, "format")), *reads]
-    format_of(to, key, replies.pop(0))
-    return replies
+    format_of(to, key, replies[0])
+    return replies[1:]
 
 
 def meta_key(name: str) -> str:

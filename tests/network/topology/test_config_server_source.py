@@ -119,45 +119,6 @@ def test_another_count_is_live_for_all_callers(
         strict["key"]
 
 
-def test_a_batch_is_routed_by_one_version_of_the_map(
-    kind: str, here: LocalServer, there: LocalServer
-) -> None:
-    # The map is another one at every look.
-    versions = [shards_on(here, 3).components["few"], shards_on(there, 8).components["few"]]
-    looks = iter(range(10**9))
-
-    class Shifty(shardkit.network.topology.Topology):
-        def component(self, name: str) -> Any:
-            return versions[next(looks) % 2]
-
-        async def acomponent(self, name: str) -> Any:
-            return self.component(name)
-
-    with faced(kind, shards_on(here)) as face:
-        shifty = Shifty(face.kit.topology.source)
-        plane = shardkit.kit.lookup.ClientPlane(shifty, face.kit.clients)
-        router = type(face.kit.key_sharded("few"))("few", plane=plane)
-        for _ in range(4):
-            for server in (here, there):
-                with server.client() as client:
-                    client.flushall()
-            pipe = router.pipeline()
-            pipe.mset({f"key:{n}": n for n in range(40)})
-            for n in range(40, 60):
-                pipe.set(f"key:{n}", n)
-            face.run(pipe.execute())
-            placed = []
-            for server, version in zip((here, there), versions, strict=True):
-                sizes = []
-                for db in range(len(version.shards)):
-                    with server.client(db=db) as client:
-                        sizes.append(client.dbsize())
-                if sum(sizes):
-                    places = [version.place(f"key:{n}") for n in range(60)]
-                    placed.append(sizes == [places.count(n) for n in range(len(sizes))])
-            assert placed == [True]
-
-
 def test_a_dead_server_is_logged(
     kind: str, mortal: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:

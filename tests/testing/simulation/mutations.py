@@ -272,7 +272,11 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "if inuse_connections else ()",
         "if False else ()",
     ),
-    "closing-still-works": ("_Common.close_for_good", "self.closed = self.draining = True", "pass"),
+    "closing-still-works": (
+        "_Common.close_for_good",
+        "self.closed, self.draining = why, True",
+        "pass",
+    ),
     "closing-closes-sockets-in-use": (
         "Closable.shut_down",
         "with self._closing:",
