@@ -16,7 +16,8 @@ local AT_ONCE = 16  -- chunks that a publisher stores at most before it reports 
 check_format(STATE)
 -- The lowest and the highest value of the numbers of the state, and of a file.
 local OF_STATE = {limit = {1, 2 ^ 50}, chunk = {1, 67108864}, held = {0}, last = {0}, closed = {0, 1}}
-local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, reserved = {0}, ['until'] = {0}}
+local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, reserved = {0},
+  ['until'] = {0}}
 
 local function state_of(name)
   return count_of(STATE, name, unpack(OF_STATE[name]))
