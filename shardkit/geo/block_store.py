@@ -359,7 +359,7 @@ class BlockStore:
         table = self.table(number)
         for page in cities:
             yield from table.write(page)
-            run(progress, "cities", source.numbered)
+            run(progress, "cities", max(number for number, _ in page) + 1)
         levels: set[int] = set()
         count = 0
         for turn, portion in enumerate(portions(blocks(source.ranges()))):

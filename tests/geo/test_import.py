@@ -376,3 +376,10 @@ def test_an_import_soon_after_the_record_was_lost_keeps_nothing_of_the_lost_one(
     for address in ("0.0.0.1", "0.1.0.1"):
         assert face.run(ip.find(address)) is None
     assert face.run(ip.find("1.0.0.1")) == City("FR", "", "Paris")
+
+
+def test_progress_counts_the_cities_that_were_written(face: Face) -> None:
+    ip, written = face.kit.ip_to_city(component="one"), []
+    items = (IpRange(3 * n, 3 * n, City(f"C{n}", "", "DE")) for n in range(25_000))
+    face.run(ip.import_from(items, progress=lambda what, n: written.append((what, n))))
+    assert [n for what, n in written if what == "cities"] == [10_000, 20_000, 25_000]
