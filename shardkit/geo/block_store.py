@@ -359,7 +359,7 @@ class BlockStore:
         table = self.table(number)
         for page in cities:
             yield from table.write(page)
-            run(progress, "cities", source.numbered)
+            run(progress, "cities", max(number for number, _ in page) + 1)
         levels: set[int] = set()
         count = 0
         for turn, portion in enumerate(portions(blocks(source.ranges()))):
@@ -386,6 +386,11 @@ class BlockStore:
         keys = [self.block_key(number, *block[:3]) for block in portion]
         contents = [block.content for block in portion]
         yield Columns(self._component, "SET", keys, contents, idempotent=True, coalesced=True)
+
+    def exists(self, number: int) -> Operation[bool]:
+        """Return whether a generation has keys."""
+        keys = (self._list_key(number, 0), self.table(number).key(0))
+        return any((yield [Command(self._component, key, ("EXISTS", key)) for key in keys]))
 
     def expire(self, number: int, seconds: int) -> Operation[None]:
         """Make a generation expire."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Final
@@ -21,6 +21,7 @@ from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.readers import City
 from shardkit.operations.arguments import parse_json, shown
+from shardkit.operations.commands import Argument
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -48,7 +49,7 @@ from shardkit.structures.base.damage import MOST_STORED, damage
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
-_AT_ONCE: Final = 1000
+AT_ONCE: Final = 1000
 
 
 class LogTally:
@@ -105,6 +106,23 @@ def _is_day(text: str) -> bool:
         return False
 
 
+class TotalsPlan:
+    """The pages of totals by kind and member: always the same for the same totals."""
+
+    def __init__(self, totals: Mapping[tuple[str, str], int]) -> None:
+        ordered = sorted(totals.items())
+        self.kinds = sorted({kind for (kind, _), _ in ordered})
+        numbers = {kind: n for n, kind in enumerate(self.kinds, 1)}
+        self.pages: list[list[Argument]] = []
+        for page in pages(ordered, AT_ONCE):
+            flat: list[Argument] = []
+            for (kind, member), count in page:
+                flat += [numbers[kind], count, member]
+            self.pages.append(flat)
+        self.digest = hashlib.sha1(repr(ordered).encode(), usedforsecurity=False).hexdigest()[:16]
+        self.next = 0
+
+
 class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``."""
 
@@ -134,25 +152,21 @@ class CityTotals(Structure[Face]):
             raise InvalidArgumentError(f"{self.name}: file={shown(file)}", "give its name")
         added = 0
         for day in sorted(tally.counts):
-            keys = [self._key(prefix, day) for prefix in ("done", "adding", *KINDS)]
-            totals: Counter[tuple[int, str]] = Counter()
+            totals: Counter[tuple[str, str]] = Counter()
             for city, count in tally.counts[day].items():
-                for n, kind in enumerate(KINDS, 1):
-                    totals[n, member_of(kind, city)] += count
-            rows, at = list(pages(sorted(totals.items()), _AT_ONCE)), 0
-            digest = hashlib.sha1(repr(rows).encode(), usedforsecurity=False).hexdigest()[:16]
-            while 0 <= at < len(rows):
-                flat = [
-                    part for (kind, member), total in rows[at] for part in (kind, total, member)
-                ]
-                args = (file, at, len(rows), digest, *flat)
-                [at] = yield [lua_call(self.component, "geo/add_totals", keys, args)]
-            if at == -2:
+                for kind in KINDS:
+                    totals[kind, member_of(kind, city)] += count
+            plan = TotalsPlan(totals)
+            keys = [self._key(prefix, day) for prefix in ("done", "adding", *plan.kinds)]
+            while 0 <= plan.next < len(plan.pages):
+                args = (file, plan.next, len(plan.pages), plan.digest, *plan.pages[plan.next])
+                [plan.next] = yield [lua_call(self.component, "geo/add_totals", keys, args)]
+            if plan.next == -2:
                 raise ParameterMismatchError(
                     f"{self.name}: part of other totals of {shown(file)} was added to {day}",
                     "give each file another name, and count it the same way each time",
                 )
-            added += at > 0
+            added += plan.next > 0
         return added > 0
 
     @operation

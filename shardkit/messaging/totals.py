@@ -18,18 +18,17 @@ After Redis in Action, section 6.6.1, whose totals overwrite those of the file b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.city_totals import KINDS, member_of
+from shardkit.geo.city_totals import AT_ONCE, KINDS, MOST_SHOWN, TotalsPlan, member_of
 from shardkit.geo.readers import Address, City
 from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Command
@@ -44,7 +43,6 @@ from shardkit.operations.operation import (
     Stream,
     Structure,
     operation,
-    pages,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
@@ -54,8 +52,6 @@ from shardkit.structures.base.parameters import of_this_format
 
 K = TypeVar("K", bound=Hashable)
 
-MOST_SHOWN = 10_000
-_AT_ONCE = 1000
 # Added pages, how many there are, and their digest: see ``lua/totals_add.lua``.
 _PROGRESS = re.compile(rb"(\d+) (\d+) [0-9a-fA-F]+")
 _MOST_KNOWN = 100_000  # addresses whose cities are cached
@@ -177,7 +173,7 @@ class Totals(Structure[Face]):
         """
         field = json.dumps([aggregator, source], ensure_ascii=False, separators=(",", ":"))
         plans = {
-            group: _TotalsPlan(totals) for group, totals in sorted(tally.totals().items()) if totals
+            group: TotalsPlan(totals) for group, totals in sorted(tally.totals().items()) if totals
         }
         changed = False
         while plans:
@@ -232,7 +228,7 @@ class Totals(Structure[Face]):
         self, group: str, kind: str, cursor: Argument
     ) -> Operation[tuple[Argument, list[tuple[str, int]]]]:
         key = self._of(group, kind)
-        scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
+        scan = ("ZSCAN", key, cursor, "COUNT", AT_ONCE)
         [(cursor, flat)] = yield from self._read(group, self._at(key, *scan))
         return cursor, self._pairs(key, flat)
 
@@ -301,25 +297,8 @@ class Totals(Structure[Face]):
             for member, score in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
+    def _add(self, group: str, field: str, plan: TotalsPlan) -> Command:
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
         number, page = secrets.token_hex(8), plan.pages[plan.next]
         args = (field, plan.next, len(plan.pages), plan.digest, number, *page)
         return lua_call(self.component, "messaging/totals_add", keys, args, idempotent=True)
-
-
-class _TotalsPlan:
-    """The pages of a group's totals: always the same for the same totals."""
-
-    def __init__(self, totals: Mapping[tuple[str, str], int]) -> None:
-        ordered = sorted(totals.items())
-        self.kinds = sorted({kind for (kind, _), _ in ordered})
-        numbers = {kind: n for n, kind in enumerate(self.kinds, 1)}
-        self.pages: list[list[Argument]] = []
-        for page in pages(ordered, _AT_ONCE):
-            flat: list[Argument] = []
-            for (kind, member), count in page:
-                flat += [numbers[kind], count, member]
-            self.pages.append(flat)
-        self.digest = hashlib.sha1(repr(ordered).encode(), usedforsecurity=False).hexdigest()[:16]
-        self.next = 0

@@ -65,7 +65,6 @@ SLICES = 256
 # Updates of one script: 200 of seven precisions each take a server about 5 milliseconds.
 AT_ONCE = 200
 NAMES_A_PAGE = 1000
-CHUNKS_AT_ONCE = 1000  # of 2,000 that a script looks at: there may be more to clean
 PATIENCE = 2.0  # seconds for which cleaning waits for a server
 CLEANED_AT_ONCE = 100
 
@@ -343,10 +342,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
             groups = []
             for (group, names), reply in zip(due_names, cleaned, strict=True):
                 if type(reply) is list:
-                    chunks += sum(reply[::2])
-                    counters += sum(reply[1::2])
-                    more = len(names) == CLEANED_AT_ONCE or sum(reply[::2]) >= CHUNKS_AT_ONCE
-                    groups += [group] if more else []
+                    chunks += reply[0]
+                    counters += reply[1]
+                    groups += [group] if reply[2] or len(names) == CLEANED_AT_ONCE else []
         raise_failures(replies)
         return Cleaned(chunks, counters)
 

@@ -361,3 +361,25 @@ def test_a_lost_record_of_generations_is_found_and_replaced(face: Face, kit: Sha
     assert (damage.key, damage.found) == ("ip2city:generations", "nothing")
     face.run(ip.import_from([IpRange(1, 9, City("FR", "", "Paris"))]))
     assert face.list(ip.check()) == []
+
+
+def test_an_import_soon_after_the_record_was_lost_keeps_nothing_of_the_lost_one(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    ip = face.kit.ip_to_city(component="one")
+    for first in (1, 1 << 16):  # the second generation has a number above the minutes
+        face.run(ip.import_from([IpRange(first, first + 8, City("DE", "", "Bonn"))]))
+    client.delete("ip2city:generations")
+    face.run(ip.import_from([IpRange(1 << 24, (1 << 24) + 8, City("FR", "", "Paris"))]))
+    assert face.list(ip.check()) == []
+    for address in ("0.0.0.1", "0.1.0.1"):
+        assert face.run(ip.find(address)) is None
+    assert face.run(ip.find("1.0.0.1")) == City("FR", "", "Paris")
+
+
+def test_progress_counts_the_cities_that_were_written(face: Face) -> None:
+    ip, written = face.kit.ip_to_city(component="one"), []
+    items = (IpRange(3 * n, 3 * n, City(f"C{n}", "", "DE")) for n in range(25_000))
+    face.run(ip.import_from(items, progress=lambda what, n: written.append((what, n))))
+    assert [n for what, n in written if what == "cities"] == [10_000, 20_000, 25_000]

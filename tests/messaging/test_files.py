@@ -487,7 +487,7 @@ FIELDS: list[tuple[str, str, str, str | bytes, str]] = [
     ("take", ":positions", "1:x", "99999 0 plain", "1:x=b'99999 0 plain'"),
     ("take", ":todo", "x:#", "0", "x:#"),
     ("read", ":files", "1:chunks", "3", "1:chunks=3"),
-    ("done", ":files", "1:left", "0", "1:left=0"),
+    ("done", ":files", "1:freed", "x", "1:freed=x"),
     *(("status", "", "readers", readers, "readers=") for readers in ("x", "[1]", '"x"')),
     ("status", ":files", "x:name", "x", "a file='x'"),
     ("status", ":positions", "1:x", "x", "1:x=b'x'"),
@@ -521,6 +521,30 @@ def test_a_damaged_field_is_named(
         assert [each.key for each in files.check("logs")] == [key]
     assert files.delete("logs")
     assert list(client.scan_iter("files:*")) == []
+
+
+def test_a_file_whose_readers_are_not_counted_is_skipped_as_its_check_says(
+    face: Face, kit: Any
+) -> None:
+    files, key = face.kit.files(component="one", attempts=1), "files:{logs}:files"
+    face.run(files.create("logs", ["x", "y"], chunk_size=10))
+    face.run(files.publish("logs", io.BytesIO(TEXT), name="a"))
+    client = kit.client("one")
+    client.hdel(key, "1:left")
+    [damage] = face.list(files.check("logs"))
+    assert (damage.key, damage.found) == (key, "1:left=missing")
+    assert damage.repair == "fail(file, reason, retry=False) skips the file"
+    file = face.run(files.take("logs", "x"))
+    assert face.list(files.check("logs")) == [damage]
+    client.hset(key, "1:freed", "x")
+    with pytest.raises(DamagedDataError, match="1:freed=x"):
+        face.run(files.fail(file, "lost", retry=False))
+    assert face.run(files.status("logs")).failed == {}
+    client.hdel(key, "1:freed")
+    assert face.run(files.fail(file, "lost", retry=False))
+    assert face.list(files.check("logs")) == []
+    face.run(files.fail(face.run(files.take("logs", "y")), "lost", retry=False))
+    assert (face.run(files.status("logs")).held, chunks_of(kit, "one")) == (0, [])
 
 
 def test_what_is_refused_is_named(kit: ShardKit) -> None:

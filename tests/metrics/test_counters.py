@@ -317,3 +317,21 @@ def test_a_counter_of_thousands_of_old_chunks_is_cleaned_in_steps(
     assert face.run(counters.clean()).chunks == 0
     assert client.hlen(key) == 1
     assert face.run(counters.total(["x"], 1)) == 1
+
+
+@pytest.mark.parametrize(("count", "old", "kept"), [(90, 7, 28), (100, 0, 2001)])
+def test_counters_of_more_chunks_than_a_script_looks_at_are_all_cleaned(
+    face: Face, kit: ShardKit, count: int, old: int, kept: int
+) -> None:
+    counters = clocked(face.kit, now=Time(NOON)).counters(component="one", precisions=[1])
+    names = [name for name in map(str, range(10_000)) if group_of(name) == 0][:count]
+    client, known = kit.client("one"), counters._known(0)
+    pipe = client.pipeline()
+    for name in names:
+        chunks = (*range(old), *range(NOON // 256, NOON // 256 + kept))
+        pipe.hset(counters._of(0, name), mapping={f"1:{n}": b"\x11\x01" for n in chunks})
+        pipe.zadd(known, {name: 1})
+    pipe.execute()
+    assert face.run(counters.clean()) == Cleaned(count * old, 0)
+    assert face.run(counters.clean()) == Cleaned(0, 0)
+    assert client.zcard(known) == client.zcount(known, NOON + 1, "+inf") == count

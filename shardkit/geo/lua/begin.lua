@@ -28,8 +28,7 @@ for n = 1, #fields, 2 do
     redis.call('HDEL', key, field)
   end
 end
--- At least the minutes since 2020: even if this key is lost with its server, no number is reused
--- while its blocks are still on another server.
+-- At least the minutes since 2020, so that readers take it for a later one if this key was lost.
 local number = math.max(last + 1, math.floor((now - 1577836800) / 60))
 local written = string.format('%d', number)
 redis.call('HSET', key, 'last', written, 'importing:' .. written, '')

@@ -16,8 +16,8 @@ local AT_ONCE = 16  -- chunks that a publisher stores at most before it reports 
 check_format(STATE)
 -- The lowest and the highest value of the numbers of the state, and of a file.
 local OF_STATE = {limit = {1, 2 ^ 50}, chunk = {1, 67108864}, held = {0}, last = {0}, closed = {0, 1}}
-local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, left = {1, 100},
-  reserved = {0}, ['until'] = {0}}
+local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, reserved = {0},
+  ['until'] = {0}}
 
 local function state_of(name)
   return count_of(STATE, name, unpack(OF_STATE[name]))
@@ -89,6 +89,15 @@ local function parts_of(key, entry)
   return reader, tonumber(n)
 end
 
+-- How many readers have not finished a file, by their positions: `left` may be damaged.
+local function unfinished(n)
+  local count = 0
+  for _, reader in ipairs(readers()) do
+    if redis.call('HGET', POSITIONS, field(n, reader)) ~= 'done' then count = count + 1 end
+  end
+  return count
+end
+
 -- Make garbage of the chunks of a file that all readers are past; forget it if nothing is left.
 local function free(n, left)
   local chunk = state_of('chunk')
@@ -118,16 +127,17 @@ end
 
 -- A reader is through with a file.
 local function finish(n, reader)
-  open_of(reader)
-  local left = number_of(n, 'left')
+  for name in pairs(OF_FILE) do number_of(n, name) end  -- before the first write
+  local _ = open_of(reader), state_of('chunk'), state_of('held')
+  redis.call('HSET', POSITIONS, field(n, reader), 'done')
   local entry = reader .. ':' .. padded(n)
   redis.call('ZREM', LEASED, entry)
   redis.call('ZREM', TODO, entry)
   redis.call('HDEL', CLAIMS, entry)
-  redis.call('HSET', POSITIONS, field(n, reader), 'done')
-  set(n, 'left', digits(left - 1))
+  local left = unfinished(n)
+  set(n, 'left', digits(left))
   if redis.call('HINCRBY', STATE, 'open:' .. reader, -1) <= 0 then wake(WAITERS, 1000) end
-  free(n, left - 1)
+  free(n, left)
 end
 
 -- Return a leased file to those to read, or give it up after too many attempts.
@@ -135,12 +145,12 @@ local function return_or_fail(entry, reason, most)
   local reader, n = parts_of(LEASED, entry)
   local said = redis.call('HGET', CLAIMS, entry) or ''
   local attempts = tonumber(string.match(said, ' (%d+)$') or 0)
-  redis.call('ZREM', LEASED, entry)
   if attempts >= most then
-    redis.call('HSET', FAILED, entry, reason)
     finish(n, reader)
+    redis.call('HSET', FAILED, entry, reason)
     return true
   end
+  redis.call('ZREM', LEASED, entry)
   redis.call('ZADD', TODO, 0, entry)
   wake(WAITERS, 1)
   return false

@@ -15,16 +15,13 @@ for n, reader in ipairs(names) do open[n] = open_of(reader) end
 local function check_file(n)
   for name in pairs(OF_FILE) do number_of(n, name) end
   check_size(n)
-  local name, unfinished = redis.call('HGET', FILES, field(n, 'name')) or '', 0
+  local name = redis.call('HGET', FILES, field(n, 'name')) or ''
   if redis.call('HGET', NAMES, name) ~= n then
     damaged(FILES, field(n, 'name') .. '=' .. name, 'the name that has the number')
   end
-  for _, reader in ipairs(names) do
-    local position = redis.call('HGET', POSITIONS, field(n, reader))
-    unfinished = unfinished + (position == 'done' and 0 or 1)
-  end
-  if number_of(n, 'left') ~= unfinished then
-    damaged(FILES, field(n, 'left') .. '=' .. number_of(n, 'left'), unfinished .. ' readers')
+  local left = redis.call('HGET', FILES, field(n, 'left')) or 'missing'
+  if left ~= digits(unfinished(n)) or left == '0' then
+    damaged(FILES, field(n, 'left') .. '=' .. left, unfinished(n) .. ' readers')
   end
   if number_of(n, 'freed') > number_of(n, 'chunks') then
     damaged(FILES, field(n, 'freed') .. '=' .. number_of(n, 'freed'), 'at most its chunks')
@@ -36,7 +33,8 @@ end
 
 local function check_entry(list, entry)
   local _, n = parts_of(list, entry)
-  if redis.call('HEXISTS', FILES, field(n, 'left')) == 0 then
+  local known = redis.call('HMGET', FILES, field(n, 'left'), field(n, 'until'))
+  if not (known[1] or known[2]) then
     damaged(list, entry, 'a file that is not finished')
   end
 end

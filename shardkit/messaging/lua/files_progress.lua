@@ -25,7 +25,7 @@ local size = number_of(n, 'size')
 local left, failed, full = number_of(n, 'until') - now, 0, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
-  free(n, number_of(n, 'left'))
+  free(n)
 end
 if ARGV[7] == 'done' then
   finish(n, reader)

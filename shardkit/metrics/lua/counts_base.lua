@@ -2,9 +2,7 @@
 -- A counter is a HASH of chunks: the field <precision>:<n> has the counts of SLICES slices, the
 -- first of which begins at n * SLICES * precision. A chunk is a byte, 16 * format + width, and then
 -- width bytes for each count, the lowest first; slices after its end are 0.
-local SLICES = 256
-
-local FORMAT, WIDEST = 1, 7
+local SLICES, FORMAT, WIDEST = 256, 1, 7
 
 -- Return a chunk's width, after a check of all that a read or a write relies on.
 local function width_of(key, field, chunk)

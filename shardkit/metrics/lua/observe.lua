@@ -3,7 +3,7 @@
 -- KEYS[2]  the statistics of the current hour of the first, a HASH
 -- KEYS[3]  those of the last hour, a HASH; two keys for each
 -- ARGV[1]  the time in seconds, or nothing for the server's
--- ARGV[2]  the number of the request, or nothing; look to check what is there only
+-- ARGV[2]  the number of the request, or nothing
 -- ARGV[…]  of each sum: which of the keys' pairs from 1, its age in seconds, the count, sum, sum of
 -- squares, spread, least and greatest of its values, how many buckets, and of each its number and
 -- count
@@ -12,7 +12,7 @@
 --@include structures/base/damage
 --@include metrics/once
 --@include metrics/statistics_base
-if ARGV[2] ~= 'look' and is_repeated(KEYS[1], ARGV[2]) then return -1 end
+if is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now = clock(ARGV[1])
 
 local function number_in(key, field)
@@ -41,7 +41,6 @@ local function period(pair, hour)
 end
 
 for n = 2, #KEYS do statistics_in(KEYS[n]) end  -- before the first write
-if ARGV[2] == 'look' then return {} end
 local reply, at = {}, 3
 while at <= #ARGV do
   local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
