@@ -23,6 +23,7 @@ from shardkit.coordination import Leg
 from shardkit.errors import CommandRefused, CrossShardError
 
 KEYS, OTHERS = ([f"{kind}{n}" for n in range(40)] for kind in "ko")
+LIBRARY = "#!lua name=over_a_split\nredis.register_function('one', function() return 1 end)"
 
 both_faces = pytest.mark.parametrize("face", ["blocking", "async"])
 
@@ -115,11 +116,13 @@ def test_commands_of_all_shards_go_to_the_new_ones(fleet: Fleet, face: str) -> N
         face,
         lambda router: router.all.config_set("slowlog-max-len", 64),
         lambda router: router.all.script_load("return 1"),
+        lambda router: router.all.function_load(LIBRARY),  # a server that has it refuses it
     )
-    assert replies == [True, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"]
+    assert replies == [True, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", b"over_a_split"]
     with shardkit.connect(fleet.url) as kit:
         router: Any = kit.key_sharded("users")
         assert router.all.script_exists(replies[1]) == [True]
+        assert router.all.function_delete("over_a_split") is True
         assert {each["slowlog-max-len"] for each in router.all.config_get("slowlog*")} == {"64"}
 
 
