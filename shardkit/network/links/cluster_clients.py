@@ -306,8 +306,7 @@ class _Pipeline:
         if self.on_node is None:
             self.collected.append((args, options))
             return self
-        if any(slot_of(key) != self.slot for key in _keys(args)):
-            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+        self._require_slot(_keys(args))
         options.pop("target_nodes", None)
         call = partial(self.on_node.execute_command, *args, **options)
         if not self.on_node.explicit_transaction:
@@ -320,26 +319,33 @@ class _Pipeline:
         pipe: Any = super() if self.on_node is None else self.on_node
         pipe.multi()
 
+    def _require_slot(self, keys: Sequence[Any]) -> None:
+        if any(slot_of(key) != self.slot for key in keys):
+            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+
     @run_by_face
     def watch(self, *names: Any) -> Steps[Any]:
         """Watch keys of one slot, if it is a transaction."""
-        if not self.is_transaction:
+        if not (self.is_transaction and names):  # it says why
             return (yield partial(super().watch, *names))  # type: ignore[misc]
         client = self.client
+        keys = [client.encoder.encode(name) for name in names]
+        if self.on_node is None:
+            self.slot = slot_of(keys[0])
+        self._require_slot(keys)
         if self.on_node is not None:
             return (yield partial(self._at_node, partial(self.on_node.watch, *names)))
         yield partial(self.discover, client)
         pauses = pauses_for(client)
         while True:
-            self.slot = slot_of(client.encoder.encode(names[0]))
             nodes = nodes_of_slot(client, self.slot) or [client.get_node_from_key(names[0])]
             on_node = self.pipeline_of(client, nodes[0])
             try:
                 value = yield partial(on_node.watch, *names)
                 break
-            except MOVING:
+            except (Exception, asyncio.CancelledError) as error:
                 yield on_node.reset
-                if (pause := next(pauses, None)) is None:
+                if not isinstance(error, MOVING) or (pause := next(pauses, None)) is None:
                     raise
             yield partial(self.sleep, pause)
             with allowed(client, ()):
