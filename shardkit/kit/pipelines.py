@@ -81,8 +81,8 @@ class _ShardCommand:
             options = {NEVER_DECODE: True} if self.undecoded else {}
             parts = _split(self.command.args, options, newer)
         except RoutingError as error:
-            address = getattr(self.reply, "address", "")
-            self.reply = refused_by_split(self.command, error, self.shard, address)
+            ran = getattr(self.reply, "maybe_executed", False)
+            self.reply = refused_by_split(self.command, error, self.shard, ran)
             return [self]
         for part in parts:
             part.keys = [self.keys[n] for n in part.keys]
