@@ -200,10 +200,19 @@ class Transfers(Structure[Face]):
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
-        return (yield from self._issue(texts))
+        result = yield from self._issue_together(texts)
+        if result is not None:
+            return result
+        id_ = self._clock.new_id(12)
+        try:
+            return (yield from self._in_steps(id_, texts))
+        except (ShardErrors, DamagedDataError) as error:
+            error.ids = (id_,)
+            raise
 
     @relocated
-    def _issue(self, texts: Mapping[str, str]) -> Operation[TransferResult]:
+    def _issue_together(self, texts: Mapping[str, str]) -> Operation[TransferResult | None]:
+        """Carry out a transfer between accounts that live together; None if they do not."""
         places = yield Locate([(self.component, self._key(name)) for name in texts])
         if all(place == places[0] for place in places):
             names = list(texts)
@@ -221,12 +230,7 @@ class Transfers(Structure[Face]):
                 yield from self._recover_old(busy, account.in_flight)
                 yield _random_pause(attempt)
             return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
-        id_ = self._clock.new_id(12)
-        try:
-            return (yield from self._in_steps(id_, texts))
-        except (ShardErrors, DamagedDataError) as error:
-            error.ids = (id_,)
-            raise
+        return None
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:

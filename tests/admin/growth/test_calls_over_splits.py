@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from itertools import combinations
@@ -21,6 +22,7 @@ import shardkit
 from shardkit.admin.growth import plan_split, start_move, start_split
 from shardkit.coordination import Leg
 from shardkit.errors import CommandRefused, CrossShardError
+from shardkit.operations import Call, Command, Operation
 
 KEYS, OTHERS = ([f"{kind}{n}" for n in range(40)] for kind in "ko")
 LIBRARY = "#!lua name=over_a_split\nredis.register_function('one', function() return 1 end)"
@@ -176,6 +178,33 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
         assert results["SINTER"] == [set(range(1, 200, 2))]
         assert set(results["coordination/transfer_direct"]) == {(True, "", "", "")}
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_a_committed_transfer_is_not_carried_out_again(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    a, b = separated(fleet)
+    with faced(face, fleet.url) as users:
+        bank: Any = users.kit.transfers("bank", component="users")
+        place = users.kit.topology.component("users").place
+        here, there = (next(k for k in OTHERS if place(f"bank:{{{k}}}") == n) for n in (0, 1))
+
+        def split() -> None:
+            start_split(fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT)
+            users.kit.topology.expire()
+
+        def beside(last: Any, turns: int) -> Operation[Any]:
+            for _ in range(turns):
+                yield [Command("users", a, ("GET", a))]
+            yield last
+
+        # In front of the end of the transfer's steps is what the split refuses.
+        refused = beside([Command("users", a, ("SINTER", a, b))], 4)
+        issue = bank.deferred.issue(Leg(here, {"gold": 1}), Leg(there, {"gold": 1}))
+        with suppress(ExceptionGroup):
+            users.run(users.kit.together(refused, beside(Call(split), 3), issue))
+        accounts = users.run(bank.read(here, there))
+        assert [len(each.in_flight) + each.balances.get("gold", 0) for each in accounts] == [1, 1]
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
