@@ -180,31 +180,49 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
 
 
+def beside_a_refusal(fleet: Fleet, users: Face, batch: int, operation: Operation[Any]) -> Any:
+    """Run an operation; in front of one of its batches is what a split just before it refuses."""
+    a, b = separated(fleet)
+
+    def split() -> None:
+        start_split(fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT)
+        users.kit.topology.expire()
+
+    def beside(turns: int, last: Any) -> Operation[Any]:
+        for _ in range(turns):
+            yield [Command("users", a, ("GET", a))]
+        yield last
+
+    refused = beside(batch, [Command("users", a, ("SINTER", a, b))])
+    return users.run(users.kit.together(refused, beside(batch - 1, Call(split)), operation))
+
+
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
 def test_a_committed_transfer_is_not_carried_out_again(fleet: Fleet, face: str) -> None:
     fleet.push(0)
-    a, b = separated(fleet)
     with faced(face, fleet.url) as users:
         bank: Any = users.kit.transfers("bank", component="users")
         place = users.kit.topology.component("users").place
         here, there = (next(k for k in OTHERS if place(f"bank:{{{k}}}") == n) for n in (0, 1))
-
-        def split() -> None:
-            start_split(fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT)
-            users.kit.topology.expire()
-
-        def beside(last: Any, turns: int) -> Operation[Any]:
-            for _ in range(turns):
-                yield [Command("users", a, ("GET", a))]
-            yield last
-
-        # In front of the end of the transfer's steps is what the split refuses.
-        refused = beside([Command("users", a, ("SINTER", a, b))], 4)
         issue = bank.deferred.issue(Leg(here, {"gold": 1}), Leg(there, {"gold": 1}))
         with suppress(ExceptionGroup):
-            users.run(users.kit.together(refused, beside(Call(split), 3), issue))
+            beside_a_refusal(fleet, users, 4, issue)
         accounts = users.run(bank.read(here, there))
         assert [len(each.in_flight) + each.balances.get("gold", 0) for each in accounts] == [1, 1]
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_visits_that_a_split_keeps_from_being_counted_fail(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        visits: Any = users.kit.unique_visitors(
+            "visits", component="users", precision="exact", first_day=1000
+        )
+        day = date(2026, 1, 1)
+        users.run(visits.visit_many(["of before"], day))
+        with pytest.raises(ExceptionGroup) as failed:
+            beside_a_refusal(fleet, users, 2, visits.deferred.visit_many(KEYS, day))
+        assert len(failed.value.exceptions) == 2
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
