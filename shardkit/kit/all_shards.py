@@ -132,10 +132,8 @@ class _ForAllShards(ManyServers):
                     values.append(read(component, request, reply, callback, **options))
                 if router._now().layout == component.layout:
                     break
-                if merge.once:  # a split has taken place: the new shards follow
-                    done = len(component.shards)
-                else:
-                    values = []
+                # A split has taken place: all shards again, or the new ones follow.
+                values, done = (values, len(component.shards)) if merge.once else ([], 0)
         placed: dict[Shard, list[Any]] = {}
         for target, value in zip(targets, values, strict=False):
             for shard in target.shards:

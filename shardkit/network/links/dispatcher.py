@@ -535,8 +535,7 @@ def _refuse_separated(
         if shards := separated(batch[position], component):
             error = live_apart(batch[position].name, shards)
             for behind in todo[n:]:
-                ran = behind in uncertain
-                out[behind] = refused_by_split(batch[behind], error, shards[0], ran)
+                out[behind] = refused_by_split(batch[behind], error, shards[0], behind in uncertain)
             out.failed = True
             return todo[:n]
     return todo
