@@ -259,19 +259,14 @@ def _fields_of(event: Event) -> dict[str, Any]:
         for attribute, name in _LOGGED.items():
             value = getattr(part, attribute, None)
             if value is not None:
-                fields[name] = _reason(value) if attribute == "error" else value
+                fields[name] = _SENT.sub("", str(value)) if attribute == "error" else value
     return fields
-
-
-def _reason(error: BaseException) -> str:
-    """Return an error's text without what was sent, which redis-py and servers put into it."""
-    return _SENT.sub("", str(error))
 
 
 _LOGGED = {"address": "server", "error": "cause"} | {
     name: name for name in ("shard", "name", "count", "seconds", "component", "epoch", "script")
 }
-_SENT = re.compile(
+_SENT = re.compile(  # what redis-py and servers put into an error's text
     r"(?s)\ACommand # \d+ \(.*\) of pipeline caused error: |, with args beginning with: .*"
 )
 _texts: Recent[object, str] = Recent(65_536)  # of shards: making one costs as much as an event

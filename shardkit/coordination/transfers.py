@@ -200,33 +200,36 @@ class Transfers(Structure[Face]):
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
-        return (yield from self._issue(texts))
-
-    @relocated
-    def _issue(self, texts: Mapping[str, str]) -> Operation[TransferResult]:
-        places = yield Locate([(self.component, self._key(name)) for name in texts])
-        if all(place == places[0] for place in places):
-            names = list(texts)
-            keys = [self._key(name) for name in names]
-            for attempt in range(ATTEMPTS):
-                [reply] = yield [
-                    lua_call(self.component, "coordination/transfer_direct", keys, texts.values())
-                ]
-                if reply[0]:
-                    return TransferResult(True)
-                if reply[2] != b"busy":
-                    break
-                busy = names[reply[1] - 1]
-                [account] = yield from Transfers.read.steps(self, busy)
-                yield from self._recover_old(busy, account.in_flight)
-                yield _random_pause(attempt)
-            return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
+        result = yield from self._issue_together(texts)
+        if result is not None:
+            return result
         id_ = self._clock.new_id(12)
         try:
             return (yield from self._in_steps(id_, texts))
         except (ShardErrors, DamagedDataError) as error:
             error.ids = (id_,)
             raise
+
+    @relocated
+    def _issue_together(self, texts: Mapping[str, str]) -> Operation[TransferResult | None]:
+        """Carry out a transfer between accounts that live together; None if they do not."""
+        places = yield Locate([(self.component, self._key(name)) for name in texts])
+        if any(place != places[0] for place in places):
+            return None
+        names = list(texts)
+        keys = [self._key(name) for name in names]
+        direct = lua_call(self.component, "coordination/transfer_direct", keys, texts.values())
+        for attempt in range(ATTEMPTS):
+            [reply] = yield [direct]
+            if reply[0]:
+                return TransferResult(True)
+            if reply[2] != b"busy":
+                break
+            busy = names[reply[1] - 1]
+            [account] = yield from Transfers.read.steps(self, busy)
+            yield from self._recover_old(busy, account.in_flight)
+            yield _random_pause(attempt)
+        return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:

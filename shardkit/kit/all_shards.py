@@ -103,11 +103,15 @@ class _ForAllShards(ManyServers):
         plane = router._plane.plane()
         client_of = plane.clients.aget if awaiting else plane.clients.get
         link_of = plane.alink if awaiting else plane.link
-        targets: list[_Recipient] = []
         with call(), observed("all"):
+            values: list[Any] = []
+            done = 0  # shards where a command that is sent once has been
             while True:
-                component, targets = router._now(), []
+                component = router._now()
+                targets: list[_Recipient] = []
                 for shard, shards in distinct(component, merge.by).items():
+                    if (shard.number or 0) < done:
+                        continue
                     tags = [""]
                     if component.entry_of(shard).is_cluster:
                         client = client_of(component, shard.number)
@@ -121,17 +125,19 @@ class _ForAllShards(ManyServers):
                 batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
                 link = link_of(raw=NEVER_DECODE in options, read_from=router._site.read_from)
                 replies: Replies = yield partial(link.send, batch)
-                if router._now().layout == component.layout:  # else a split has taken place
+                numbers = {target.shard.number for target in targets}
+                tables = plane.clients.callbacks(component, numbers, awaiting)
+                for target, request, reply in zip(targets, batch, replies, strict=True):
+                    callback = tables[target.shard.number].get(args[0])
+                    values.append(read(component, request, reply, callback, **options))
+                if router._now().layout == component.layout:
                     break
-        numbers = {target.shard.number for target in targets}
-        tables = plane.clients.callbacks(component, numbers, awaiting)
+                # A split has taken place: all shards again, or the new ones follow.
+                values, done = (values, len(component.shards)) if merge.once else ([], 0)
         placed: dict[Shard, list[Any]] = {}
-        values = []
-        for target, request, reply in zip(targets, batch, replies, strict=True):
-            callback: Callable[..., Any] | None = tables[target.shard.number].get(args[0])
-            values.append(read(component, request, reply, callback, **options))
+        for target, value in zip(targets, values, strict=False):
             for shard in target.shards:
-                placed.setdefault(shard, []).append(values[-1])
+                placed.setdefault(shard, []).append(value)
         if merge.partial:
             return [reply for shard in component.all_shards() for reply in placed[shard]]
         raise_failures(Replies(values), own=False)

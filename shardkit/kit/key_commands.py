@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from redis import Redis
-from redis.commands.core import AsyncDataAccessCommands, CoreCommands, DataAccessCommands
+from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
 
 from shardkit.config.component import Component
 from shardkit.errors import RoutingError
-from shardkit.kit.merges import split_of, without_key
+from shardkit.kit.merges import OF_ALL, split_of, without_key
 from shardkit.network.links.grouping import live_apart, locate
 from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
@@ -45,7 +45,8 @@ class _RouterCommands:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_") or not hasattr(Redis, name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            everywhere = f" router.all.{name}()," if hasattr(CoreCommands, name) else ""
+            is_for_all = name.upper().replace("_", " ") in OF_ALL
+            everywhere = f" router.all.{name}()," if is_for_all else ""
             raise AttributeError(
                 f"a router has no {name}(): it is for one connection or server; "
                 f"use router[key].{name}(),{everywhere} or a client: for client in router"

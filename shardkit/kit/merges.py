@@ -115,6 +115,7 @@ class OfAll(NamedTuple):
         asks: whether the caller must name the component: ``confirm="<component>"``.
         more: arguments that are added if the caller gives none.
         partial: whether a failed shard has a place in the reply.
+        once: whether no shard gets it again after a split, which may refuse that.
     """
 
     text: str
@@ -123,6 +124,7 @@ class OfAll(NamedTuple):
     asks: bool = False
     more: tuple[str, ...] = ()
     partial: bool = False
+    once: bool = False
 
 
 _PER_SHARD = OfAll(
@@ -139,7 +141,7 @@ _ONE = OfAll(
     "the reply of a random shard that has one; none if no shard has",
     lambda replies: random.choice([reply for reply in replies if reply is not None] or [None]),
 )
-_SAME = OfAll("the reply of one shard, once all have succeeded", itemgetter(0))
+_SAME = OfAll("the reply of one shard, once all have succeeded", itemgetter(0), once=True)
 _EVERYWHERE = OfAll(
     "for each argument, whether all shards have it",
     lambda replies: [all(column) for column in zip(*replies, strict=True)],

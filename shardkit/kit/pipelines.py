@@ -81,8 +81,8 @@ class _ShardCommand:
             options = {NEVER_DECODE: True} if self.undecoded else {}
             parts = _split(self.command.args, options, newer)
         except RoutingError as error:
-            address = getattr(self.reply, "address", "")
-            self.reply = refused_by_split(self.command, error, self.shard, address)
+            ran = getattr(self.reply, "maybe_executed", False)
+            self.reply = refused_by_split(self.command, error, self.shard, ran)
             return [self]
         for part in parts:
             part.keys = [self.keys[n] for n in part.keys]
@@ -300,7 +300,11 @@ class _Prepared:
         exchanges = self._exchanges()
         while True:
             if any(is_separated(part.reply) for part in self._sent_parts):
-                self._place_again(self._topology.last_known(component.name))
+                newer = self._component = self._topology.last_known(component.name)
+                for n, parts in self._parts.items():
+                    self._parts[n] = [new for part in parts for new in part.placed_again(newer)]
+                placed_keys = (part.command.key for parts in self._parts.values() for part in parts)
+                self._numbers = numbers_of(newer, list(placed_keys))
                 exchanges = self._exchanges()
             if not exchanges:
                 return
@@ -328,14 +332,6 @@ class _Prepared:
                 for part in batch:
                     pack(part.command.args)
         return [(raw, exchanges[turn, raw]) for turn, raw in sorted(exchanges)]
-
-    def _place_again(self, newer: Component) -> None:
-        """Split what was not executed by a newer version of the component."""
-        for n, parts in self._parts.items():
-            self._parts[n] = [new for part in parts for new in part.placed_again(newer)]
-        self._component = newer
-        placed = (part.command.key for parts in self._parts.values() for part in parts)
-        self._numbers = numbers_of(newer, list(placed))
 
     def receive(self, replies: Replies) -> None:
         """Store the replies to the batch yielded last."""

@@ -125,11 +125,9 @@ class Router(Generic[K, C]):
 
     def _has_moved(self, component: Component) -> bool:
         """Whether shards were moved or split since a version of the component."""
-        now, before = (
-            [each.layout, [entry.address for _, entry in each.entries()]]
-            for each in (self._now(), component)
-        )
-        return now != before
+        versions = self._now(), component
+        places = {(now.layout, tuple(e.address for _, e in now.entries())) for now in versions}
+        return len(places) > 1
 
     def __contains__(self, key: object) -> NoReturn:
         raise InvalidKeyError("'key in router' is not supported", "use router.exists(key)")

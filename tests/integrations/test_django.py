@@ -371,6 +371,19 @@ def test_get_or_set_leaves_what_was_set_meanwhile_and_computes_after_an_error() 
     assert found.get("k") == "newer"
 
 
+def test_get_or_set_leaves_nothing_of_its_lock_for_long() -> None:
+    with LocalServer() as server, server.client() as client:
+        shardkit.configure(
+            ShardMap.parse(f"components: {{own: {{entry: {{port: {server.port}}}}}}}")
+        )
+        try:
+            assert cache("own").get_or_set("k", lambda: 7) == 7
+        finally:
+            shardkit.configure(None)
+        left = [client.ttl(key) for key in client.scan_iter("cache_lock:*")]
+        assert 0 < max(left) <= 60
+
+
 def test_get_or_set_works_on_a_cluster(cluster_map: ShardMap) -> None:
     shardkit.configure(cluster_map)
     try:

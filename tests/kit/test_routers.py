@@ -196,8 +196,12 @@ def test_a_router_refuses_commands_that_belong_to_no_shard(face: Face) -> None:
         face.run(router.sinter("a", "b", "c"))
     with pytest.raises(RoutingError, match="command 'NONSENSE' is unknown"):
         face.run(router.execute_command("NONSENSE", "a"))
-    with pytest.raises(AttributeError, match=r"no flushall\(\).*for client in router"):
+    with pytest.raises(
+        AttributeError, match=r"no flushall\(\).*use router\[key\]\.flushall\(\), or a client"
+    ):
         router.flushall()
+    with pytest.raises(AttributeError, match=r"no config_set\(\).* router\.all\.config_set\(\)"):
+        router.config_set("a", "b")
     with pytest.raises(AttributeError, match=r"no json\(\).* router\[key\]\.json\(\), or a client"):
         router.json()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):

@@ -164,7 +164,7 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value, which one caller of all processes computes. One exchange, or six."""
+        """Return a value, which one caller of all processes computes. One exchange, or seven."""
         value = self.get(key, self._missing_key, version)
         if value is not self._missing_key:
             return value
@@ -187,6 +187,7 @@ class ShardKitCache(BaseCache):
         finally:
             with suppress(ShardKitError):  # it expires
                 lock.release()
+                self._run([self._command("EXPIRE", lock.key, 60)])  # not one for each key, for days
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""

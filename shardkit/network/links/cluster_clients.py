@@ -140,8 +140,7 @@ class _OnLink:
     run: Callable[[Steps[Any]], Any]
     place: Any = None  # where its component is; None for a client without a kit
     link_class: Callable[..., Any]
-    _route: Any = None
-    _links: Sequence[Any]
+    _links: Sequence[Any] = ()
     policy: Any
     encoder: Any
     retry: Any
@@ -185,8 +184,8 @@ class _OnLink:
         """Send requests over the link; with ``raw``, replies are bytes."""
         self._open()
         require_open(self)
-        if self._route is None:
-            self._route = route = _Route(self)
+        if not self._links:
+            route = _Route(self)
             self._links = [self.link_class(route, route, raw=each) for each in (False, True)]
         return self._links[raw].send(batch)
 
@@ -292,6 +291,7 @@ class _Pipeline:
     sleep: Callable[[float], Any]
     discover: Callable[[Any], Any]  # the nodes, if the client does not know them
     pipeline_of: Callable[[Any, Any], Any]  # the client, and a node
+    redirects: tuple[bool, ...] = ()  # what the async face's own code takes
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         self.client, self.is_transaction = client, is_transaction
@@ -306,8 +306,7 @@ class _Pipeline:
         if self.on_node is None:
             self.collected.append((args, options))
             return self
-        if any(slot_of(key) != self.slot for key in _keys(args)):
-            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+        self._require_slot(_keys(args))
         options.pop("target_nodes", None)
         call = partial(self.on_node.execute_command, *args, **options)
         if not self.on_node.explicit_transaction:
@@ -320,26 +319,33 @@ class _Pipeline:
         pipe: Any = super() if self.on_node is None else self.on_node
         pipe.multi()
 
+    def _require_slot(self, keys: Sequence[Any]) -> None:
+        if any(slot_of(key) != self.slot for key in keys):
+            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+
     @run_by_face
     def watch(self, *names: Any) -> Steps[Any]:
         """Watch keys of one slot, if it is a transaction."""
-        if not self.is_transaction:
+        if not (self.is_transaction and names):  # it says why
             return (yield partial(super().watch, *names))  # type: ignore[misc]
         client = self.client
+        keys = [client.encoder.encode(name) for name in names]
+        if self.on_node is None:
+            self.slot = slot_of(keys[0])
+        self._require_slot(keys)
         if self.on_node is not None:
             return (yield partial(self._at_node, partial(self.on_node.watch, *names)))
         yield partial(self.discover, client)
         pauses = pauses_for(client)
         while True:
-            self.slot = slot_of(client.encoder.encode(names[0]))
             nodes = nodes_of_slot(client, self.slot) or [client.get_node_from_key(names[0])]
             on_node = self.pipeline_of(client, nodes[0])
             try:
                 value = yield partial(on_node.watch, *names)
                 break
-            except MOVING:
+            except (Exception, asyncio.CancelledError) as error:
                 yield on_node.reset
-                if (pause := next(pauses, None)) is None:
+                if not isinstance(error, MOVING) or (pause := next(pauses, None)) is None:
                     raise
             yield partial(self.sleep, pause)
             with allowed(client, ()):
@@ -447,11 +453,11 @@ class _Pipeline:
         finally:
             yield self.reset
 
-    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
-        """Execute commands by redis-py's own code, which forgets them each time."""
+    def by_redis_py(self, collected: Sequence[_Collected], raise_on_error: bool) -> Any:
+        """Execute commands by redis-py's own code, without sending anything again."""
         for args, given in collected:
             super().execute_command(*args, **given)  # type: ignore[misc]
-        return super().execute(*options)  # type: ignore[misc]
+        return super().execute(raise_on_error, *self.redirects)  # type: ignore[misc]
 
     def values(
         self,
@@ -509,12 +515,12 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         pool = client.get_redis_connection(node).connection_pool
         return DirectPipeline(pool, reply_callbacks(client), True, None)
 
-    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
-        """Execute commands by redis-py's own code, without sending anything again."""
+    def by_redis_py(self, collected: Sequence[_Collected], raise_on_error: bool) -> Any:
+        """See `_Pipeline.by_redis_py`."""
         if self.is_transaction:
-            return super().by_redis_py(collected, *options)
+            return super().by_redis_py(collected, raise_on_error)
         stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
-        return self.send_cluster_commands(stack, options[0], False)  # type: ignore[no-untyped-call]
+        return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-untyped-call]
 
 
 class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
@@ -524,16 +530,13 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     run = staticmethod(partial(arun_steps, errors=BaseException))
     sleep = staticmethod(asyncio.sleep)
     discover = staticmethod(AsyncLinkedClusterClient.initialize)
+    redirects = (False,)
 
     @staticmethod
     def pipeline_of(client: Any, node: Any) -> Any:
         """Return the pipeline of a node."""
         callbacks: Any = reply_callbacks(client)
         return MultiplexedPipeline(pool_of_node(node), callbacks, True, None)
-
-    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
-        """Execute commands by redis-py's own code, without sending anything again."""
-        return super().by_redis_py(collected, *options, False)
 
 
 # redis-py's classes as users get them; see `Connector`.

@@ -244,7 +244,7 @@ class Dispatcher:
             if component.splits_tags:
                 require_together(batch, component)
             elif was_split_lately(component) and (type(batch) is not Columns or not batch.name):
-                todo = self._refuse_separated(batch, todo, component, out)
+                todo = _refuse_separated(batch, todo, component, uncertain, out)
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
@@ -310,20 +310,6 @@ class Dispatcher:
         for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts
-
-    @staticmethod
-    def _refuse_separated(
-        batch: Batch, todo: Sequence[int], component: Component, out: Replies
-    ) -> Sequence[int]:
-        """Refuse a request whose keys a split has separated, and all behind; return the others."""
-        for n, position in enumerate(todo):
-            if shards := separated(batch[position], component):
-                error = live_apart(batch[position].name, shards)
-                for behind in todo[n:]:
-                    out[behind] = refused_by_split(batch[behind], error, shards[0])
-                out.failed = True
-                return todo[:n]
-        return todo
 
     def _attempts_on_nodes(
         self,
@@ -539,6 +525,20 @@ def _fail(
         details = details_of(batch[position])
         out[position] = unreached(scope.shard, scope.address, error, "", sent=sent, **details)
     out.failed = True
+
+
+def _refuse_separated(
+    batch: Batch, todo: Sequence[int], component: Component, uncertain: set[int], out: Replies
+) -> Sequence[int]:
+    """Refuse a request whose keys a split has separated, and all behind; return the others."""
+    for n, position in enumerate(todo):
+        if shards := separated(batch[position], component):
+            error = live_apart(batch[position].name, shards)
+            for behind in todo[n:]:
+                out[behind] = refused_by_split(batch[behind], error, shards[0], behind in uncertain)
+            out.failed = True
+            return todo[:n]
+    return todo
 
 
 def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:

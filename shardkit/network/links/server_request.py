@@ -588,15 +588,18 @@ def details_of(request: Command | Transaction) -> dict[str, Any]:
 
 
 def refused_by_split(
-    request: Command | Transaction, error: RoutingError, shard: object = "", address: str = ""
+    request: Command | Transaction, error: RoutingError, shard: Shard, ran: bool
 ) -> CommandRefused:
-    """Return the failure for a request that was not sent, as a split has separated its keys."""
+    """Return the failure for a request that is not sent, as a split has separated its keys.
+
+    ``ran`` if an earlier attempt may have been executed.
+    """
     return CommandRefused(
-        f"{shard or 'the shard'} was split, and {error.message}",
+        f"{shard} was split, and {error.message}",
         error.remedy,
         shard=str(shard),
-        address=address,
         error=error,
+        maybe_executed=ran,
         **details_of(request),
     )
 

@@ -202,14 +202,14 @@ class DayInParts(ABC):
                 elif is_separated(reply):
                     separated |= waiting.keys() & {*command.args}
             added += new
+            replies = Replies(reply for reply in replies if not is_separated(reply))
             if new and counter is None:
                 replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, new))])
                 if isinstance(replies[-1], ShardFailure) and "integer" in str(replies[-1].error):
                     raise damage(self.home, self.key, "no number", "a count")
             if created or refused:
                 yield from self.settle({key: waiting[key] for key in created}, refused, replies)
-            # After the successful ones are counted.
-            raise_failures(Replies(reply for reply in replies if not is_separated(reply)))
+            raise_failures(replies)  # after the successful ones are counted
             waiting = {key: waiting[key] for key in (*refused, *separated)}
             if not waiting:
                 return added

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from itertools import combinations
@@ -21,8 +22,10 @@ import shardkit
 from shardkit.admin.growth import plan_split, start_move, start_split
 from shardkit.coordination import Leg
 from shardkit.errors import CommandRefused, CrossShardError
+from shardkit.operations import Call, Command, Operation
 
 KEYS, OTHERS = ([f"{kind}{n}" for n in range(40)] for kind in "ko")
+LIBRARY = "#!lua name=over_a_split\nredis.register_function('one', function() return 1 end)"
 
 both_faces = pytest.mark.parametrize("face", ["blocking", "async"])
 
@@ -115,11 +118,13 @@ def test_commands_of_all_shards_go_to_the_new_ones(fleet: Fleet, face: str) -> N
         face,
         lambda router: router.all.config_set("slowlog-max-len", 64),
         lambda router: router.all.script_load("return 1"),
+        lambda router: router.all.function_load(LIBRARY),  # a server that has it refuses it
     )
-    assert replies == [True, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"]
+    assert replies == [True, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", b"over_a_split"]
     with shardkit.connect(fleet.url) as kit:
         router: Any = kit.key_sharded("users")
         assert router.all.script_exists(replies[1]) == [True]
+        assert router.all.function_delete("over_a_split") is True
         assert {each["slowlog-max-len"] for each in router.all.config_get("slowlog*")} == {"64"}
 
 
@@ -173,6 +178,51 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
         assert results["SINTER"] == [set(range(1, 200, 2))]
         assert set(results["coordination/transfer_direct"]) == {(True, "", "", "")}
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
+
+
+def beside_a_refusal(fleet: Fleet, users: Face, batch: int, operation: Operation[Any]) -> Any:
+    """Run an operation; in front of one of its batches is what a split just before it refuses."""
+    a, b = separated(fleet)
+
+    def split() -> None:
+        start_split(fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT)
+        users.kit.topology.expire()
+
+    def beside(turns: int, last: Any) -> Operation[Any]:
+        for _ in range(turns):
+            yield [Command("users", a, ("GET", a))]
+        yield last
+
+    refused = beside(batch, [Command("users", a, ("SINTER", a, b))])
+    return users.run(users.kit.together(refused, beside(batch - 1, Call(split)), operation))
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_a_committed_transfer_is_not_carried_out_again(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        bank: Any = users.kit.transfers("bank", component="users")
+        place = users.kit.topology.component("users").place
+        here, there = (next(k for k in OTHERS if place(f"bank:{{{k}}}") == n) for n in (0, 1))
+        issue = bank.deferred.issue(Leg(here, {"gold": 1}), Leg(there, {"gold": 1}))
+        with suppress(ExceptionGroup):
+            beside_a_refusal(fleet, users, 4, issue)
+        accounts = users.run(bank.read(here, there))
+        assert [len(each.in_flight) + each.balances.get("gold", 0) for each in accounts] == [1, 1]
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_visits_that_a_split_keeps_from_being_counted_fail(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        visits: Any = users.kit.unique_visitors(
+            "visits", component="users", precision="exact", first_day=1000
+        )
+        day = date(2026, 1, 1)
+        users.run(visits.visit_many(["of before"], day))
+        with pytest.raises(ExceptionGroup) as failed:
+            beside_a_refusal(fleet, users, 2, visits.deferred.visit_many(KEYS, day))
+        assert len(failed.value.exceptions) == 2
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])

@@ -58,9 +58,29 @@ async def test_watched_keys_are_of_one_slot(client: Any) -> None:
     await of(pipe.watch("{t}a"))
     with pytest.raises(redis.exceptions.CrossSlotTransactionError, match="different slots"):
         await of(pipe.get("b"))
+    for other in "bcd":  # of different nodes
+        with pytest.raises(redis.exceptions.CrossSlotTransactionError, match="different slots"):
+            await of(pipe.watch(other))
     pipe.multi()
     with pytest.raises(redis.RedisError, match="WATCH after a MULTI"):
         await of(pipe.watch("{t}b"))
     await of(pipe.reset())
+    with pytest.raises(redis.exceptions.CrossSlotTransactionError, match="different slots"):
+        await of(pipe.watch("b", "c"))
     pipe.set("b", 1)
     assert await of(pipe.execute()) == [True]
+
+
+@pytest.mark.parametrize("face_kind", FACES)
+async def test_a_refused_watch_keeps_no_connection(face_kind: str, cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        with node.client() as admin:
+            admin.execute_command("ACL", "SETUSER", "limited", "on", ">p", "~k*", "+@all")
+    login = {"username": "limited", "password": "p", "max_connections": 2}
+    async with opened(face_kind, mapped({**cluster.entry.fields, **login})) as face:
+        client = await of(face.kit.client("data"))
+        errors = []
+        for _ in range(4):  # more than it may have connections
+            with pytest.raises(redis.exceptions.NoPermissionError) as error:
+                await of(client.pipeline(transaction=True).watch("of others"))
+            errors.append(error)  # it refers to the pipeline
