@@ -57,8 +57,10 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.links import order
 from shardkit.network.links.grouping import (
     components_in,
+    components_of,
     group_by_shard,
     live_apart,
+    place,
     require_together,
     separated,
     was_split_lately,
@@ -530,15 +532,21 @@ def _fail(
 def _refuse_separated(
     batch: Batch, todo: Sequence[int], component: Component, uncertain: set[int], out: Replies
 ) -> Sequence[int]:
-    """Refuse a request whose keys a split has separated, and all behind; return the others."""
-    for n, position in enumerate(todo):
-        if shards := separated(batch[position], component):
-            error = live_apart(batch[position].name, shards)
-            for behind in todo[n:]:
-                out[behind] = refused_by_split(batch[behind], error, shards[0], behind in uncertain)
+    """Refuse requests whose keys a split has separated, and those behind them on their shards."""
+    kept, closed, error = [], set[Shard](), None
+    for position in todo:
+        request = batch[position]
+        shards = separated(request, component)
+        if not shards and component.name in components_of((request.to,)):
+            shards = [place(request.to, request.key, {component.name: component})]
+        if len(shards) > 1 or closed.intersection(shards):
+            error = error or live_apart(request.name, shards)
+            closed.update(shards)
+            out[position] = refused_by_split(request, error, shards[0], position in uncertain)
             out.failed = True
-            return todo[:n]
-    return todo
+        else:
+            kept.append(position)
+    return kept
 
 
 def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:

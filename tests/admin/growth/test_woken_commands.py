@@ -367,7 +367,7 @@ class Restore(Case):
             self.fleet.run("backup", str(self.folder / "backup"), "users")
 
     def act(self) -> None:
-        super().act()
+        self.ends(*self.words, may_say="is not empty")  # a shard of two was done
         with shardkit.connect(self.folder / "target") as kit:
             kit.key_sharded("users").mset({f"k{n}": "new" for n in range(51)})
 
