@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
 
 _RealLock: Final = threading.Lock
-_RealThread: Final = threading.Thread
 _real_ident: Final = threading.get_ident
+_real_current: Final = threading.current_thread
 
 
 def _wait(ready: Callable[[], bool], seconds: float | None) -> bool:
@@ -137,37 +137,43 @@ class _SimulatedThread:
         _wait(lambda: not self.is_alive(), timeout)
 
 
+def _ident() -> int:
+    return _real_ident() if Fiber.current is None else id(Fiber.current)
+
+
+def _current_thread() -> Any:
+    if Fiber.current is None:
+        return _real_current()
+    return _SimulatedThread(name=Fiber.current.process.name)
+
+
+_SIMULATED: dict[str, Callable[..., Any]] = {
+    "Thread": _SimulatedThread,
+    "Lock": _SimulatedLock,
+    "RLock": _SimulatedRLock,
+    "_allocate_lock": _WaiterLock,
+    "_time": lambda: time.monotonic(),  # for timeouts of conditions
+    "get_ident": _ident,
+    "current_thread": _current_thread,
+}
+
+
 @contextmanager
 def simulated_threads() -> Iterator[None]:
     """Replace Python's threads and what they wait for."""
     scheduler = _real_ident()
+    originals = {name: getattr(threading, name) for name in (*_SIMULATED, "local")}
 
-    def thread(*args: Any, **kwargs: Any) -> Any:
-        # A thread that has nothing to do with the simulation may start another one in the meantime.
-        is_simulated = _real_ident() == scheduler
-        return (_SimulatedThread if is_simulated else _RealThread)(*args, **kwargs)
+    def chosen(name: str) -> Callable[..., Any]:
+        # A thread that has nothing to do with the simulation may run in the meantime.
+        simulated, original = _SIMULATED[name], originals[name]
+        return lambda *args, **kwargs: (simulated if _real_ident() == scheduler else original)(
+            *args, **kwargs
+        )
 
-    def current_thread() -> Any:
-        if Fiber.current is None:
-            return originals["current_thread"]()
-        return _SimulatedThread(name=Fiber.current.process.name)
-
-    def ident() -> int:
-        return _real_ident() if Fiber.current is None else id(Fiber.current)
-
-    values = {
-        "Thread": thread,
-        "Lock": _SimulatedLock,
-        "RLock": _SimulatedRLock,
-        "local": _SimulatedLocal,
-        "_allocate_lock": _WaiterLock,
-        "_time": lambda: time.monotonic(),  # for timeouts of conditions
-        "get_ident": ident,
-        "current_thread": current_thread,
-    }
-    originals = {name: getattr(threading, name) for name in values}
-    for name, value in values.items():
-        setattr(threading, name, value)
+    for name in _SIMULATED:
+        setattr(threading, name, chosen(name))
+    threading.local = _SimulatedLocal  # type: ignore[assignment]
     try:
         yield
     finally:

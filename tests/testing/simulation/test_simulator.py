@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from itertools import permutations
@@ -123,6 +124,32 @@ def test_a_schedule_takes_no_time_to_wait() -> None:
     began = time.perf_counter()
     simulate(alone(wait, clients=2), 3)
     assert time.perf_counter() - began < 5
+
+
+def test_threads_that_are_not_simulated_wait_in_the_meantime() -> None:
+    ended, errors, interval = threading.Event(), [], sys.getswitchinterval()
+
+    def count(client: Client) -> None:
+        for _ in range(20):
+            client.kit.client("data").incr("home")
+
+    def wait() -> None:
+        try:
+            while not ended.is_set():
+                threading.Event().wait(0.0001)
+        except BaseException as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    sys.setswitchinterval(1e-5)
+    try:
+        assert simulate(alone(count, clients=2), 20).schedules == 20
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        waiting.join()
+    assert errors == []
 
 
 def test_clients_that_wait_for_ever_are_found() -> None:
