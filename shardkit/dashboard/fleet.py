@@ -272,14 +272,17 @@ class FleetWatch:
         for address in self.servers.keys() - wanted.keys():
             self.servers.pop(address).stopped.set()
             self._note(address, "no entry names it any more")
+        added = {}
         for address, login in wanted.items():
             known = self.servers.get(address)
             if known is None or known.fields != login.fields:
                 if known is not None:
                     known.stopped.set()
-                known = self.servers[address] = ServerWatch(address, login.fields)
-                self._start(self._watch, known)
+                known = added[address] = ServerWatch(address, login.fields)
             known.databases = databases[address]
+        self.servers |= added  # at once: who asks for their states misses none
+        for server in added.values():
+            self._start(self._watch, server)
 
     # ---- servers
 
