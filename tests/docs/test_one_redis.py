@@ -98,7 +98,9 @@ def test_one_server_becomes_two_and_one_again_by_the_steps_of_the_page(
                     continue
                 output = "".join(type_line(line) for line in code.splitlines())
                 if block["shown"]:
-                    assert shows(block["shown"], output), output
+                    # Depends on how often the application happens to write.
+                    said = re.sub(r"\d+ keys? were written all the time\n", "", output)
+                    assert shows(block["shown"], said), output
                 if "shardkit split" in code:
                     assert kit_finds(names["app"])
                     assert len(names["kit"].topology.reread("app").shards) == 8
