@@ -111,6 +111,8 @@ class Move(Change):
             may have come back without the data, and so without the mark.
         emptied: whether the emptying of the sources has begun: the targets alone have everything.
         opened: databases that were left and have been opened for other uses since.
+        copied: the bytes that were copied, as DUMP packs them.
+        seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
         expected: the seconds that the plan announced.
         slowness: by what the servers were slower then than an idle machine.
@@ -145,6 +147,8 @@ class Move(Change):
     run_id: str = ""
     emptied: bool = False
     opened: list[str] = field(default_factory=list)
+    copied: int = 0
+    seconds: float = 0.0
     memory: int = 0
     expected: float = 0.0
     slowness: float = 1.0

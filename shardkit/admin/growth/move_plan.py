@@ -163,6 +163,11 @@ class MovePlan:
         """``keys`` for shards, ``replication`` for a whole server."""
         return KEYS if self.sources else REPLICATION
 
+    @property
+    def seconds(self) -> float:
+        """The most probable of the times that are `expected`."""
+        return self.expected.seconds
+
 
 def plan_of(
     config: Any,

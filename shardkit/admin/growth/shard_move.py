@@ -516,6 +516,8 @@ class ShardMover(Mover):
                 copy.copy_all(tell)
 
         exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
+        move.copied = sum(copy.bytes for copy in self._copies)
+        move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up()
 
     def _caught_up(self) -> ServerComparison:

@@ -328,7 +328,7 @@ function locks(answer) {
 function growth(answer) {
   if (answer.banner) return [h("h1", {}, "Growth"), h("p", { class: "note" }, answer.banner)]
   return [h("h1", {}, "Growth"), h("h2", {}, "Changes at work"), table("changes-at-work", CHANGES, answer.changes, "Nothing changes."), h("h2", {}, "Moves"), table("moves", [["from", row => row.source, null, "wrap"], ["to", row => row.target, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: row.is_over ? "good" : "warn" }, row.phase)], ["how far", row => row.how_far, null, "wrap"],
-    ["shards", row => (row.shards || []).join(", "), null, "wrap"],
+    ["shards", row => (row.shards || []).join(", "), null, "wrap"], ["copied", row => row.copied, row => bytes(row.copied)], ["took", row => row.seconds, row => span(row.seconds)],
     ["writers waited", row => row.held, row => row.held === null ? "" : fixed(1000 * row.held, 0) + " ms"]],
     answer.moves, "Nothing moves, and nothing has moved. `shardkit move` starts a move."),
   h("h2", {}, "Masters that were replaced"), table("fences", [["was", row => row.source], ["now", row => row.target]], answer.fences, "None is left to come back."),

@@ -93,6 +93,7 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
         move = fleet.move_shard()
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
         assert move.phase == "done"
+        assert min(move.copied, move.seconds) > 0
         certificate = certified(move)
         assert certificate["stale"] == []
         assert certificate["keys_now"] >= 106
