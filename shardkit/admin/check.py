@@ -36,7 +36,14 @@ from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.completion import fold
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, ConfigServerError, ShardKitError, ShardUnavailable, natural
+from shardkit.errors import (
+    ConfigError,
+    ConfigServerError,
+    NewerFormatError,
+    ShardKitError,
+    ShardUnavailable,
+    natural,
+)
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import (
     CheckFinding,
@@ -425,7 +432,7 @@ def config_facts(config: Any) -> ConfigFacts:
             raise
         except NoPermissionError:
             return []
-        except ConfigError as error:
+        except (ConfigError, NewerFormatError) as error:
             unreadable.append(error)
             return []
 

@@ -206,7 +206,7 @@ _REPEATED = 100_000  # keys that are known again if SCAN repeats them, mostly cl
 def database_client(
     server: ServerAddress, login: Stored, number: int
 ) -> AbstractContextManager[Any]:
-    """Yield a client of a database, with the user and TLS of an entry."""
+    """Return a context of a client of a database, with the user and TLS of an entry."""
     return connected_to(server, login, _TIMEOUT, number)
 
 

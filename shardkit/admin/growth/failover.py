@@ -233,8 +233,9 @@ def fail_over(
             leased, source, target, same, keep_source=role is not None, message=message
         )
         wait_until_read(config, epoch)
-    how = role is not None, held, behind
-    return Takeover(shards, source, target, *how, tuple(followers), failed, epoch)
+    return Takeover(
+        shards, source, target, role is not None, held, behind, tuple(followers), failed, epoch
+    )
 
 
 def _require_crash(

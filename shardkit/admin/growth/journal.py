@@ -454,10 +454,15 @@ def pending_fences(config: Any) -> list[Fence]:
         name = str_if_bytes(source)
         try:
             stored = parse_json(text)
+            if stored.get("format", 1) > _FENCE_FORMAT:
+                raise NewerFormatError(
+                    f"{FENCES_KEY} {name} has format {stored['format']}",
+                    "use the release that wrote it",
+                )
             fenced = Place.parse(name) if "/" in name else ServerAddress.parse(name)
             target, move = ServerAddress.parse(stored["master"]), str(stored.get("move", ""))
             fences.append(Fence(fenced, target, move=move))
-        except (ValueError, TypeError, KeyError, InvalidArgumentError):
+        except (ValueError, TypeError, KeyError, AttributeError, InvalidArgumentError):
             raise ConfigError(
                 f"{FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
             ) from None

@@ -30,7 +30,7 @@ from moments import killed_at
 
 import shardkit
 from shardkit.admin.growth import apply_fences, fail_over, pending_fences
-from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, NewerFormatError
 from shardkit.local import LocalServer
 
 
@@ -382,6 +382,9 @@ def test_a_fence_that_cannot_be_read_is_named(fleet: Fleet, stored: str) -> None
     fleet.config.hset("config:growth:fences", "a:1", stored)
     said = "config:growth:fences a:1 holds no fence; check it, and delete it if all is well"
     with pytest.raises(ConfigError, match=said):
+        pending_fences(fleet.config)
+    fleet.config.hset("config:growth:fences", "a:1", '{"format": 2}')
+    with pytest.raises(NewerFormatError, match="fences a:1 has format 2; use the release that"):
         pending_fences(fleet.config)
 
 

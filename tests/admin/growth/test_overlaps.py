@@ -125,20 +125,26 @@ def open_change(kind: str) -> Change:
     return Change(kind=kind, name="others", until=1e12, **common)
 
 
-@pytest.mark.long(5)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_refuse_what_the_table_says(
-    busy: tuple[Fleet, dict[str, list[str]]], command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet, words = busy
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are killed as soon as they have recorded their change."""
     monkeypatch.setenv("SHARDKIT_NEW_PASSWORD", "the-new-one")
-    before = fleet.config.hgetall(CHANGES_KEY)
 
-    def begun(*args: Any, real: Any = changes.begin, **options: Any) -> None:
+    def begin(*args: Any, real: Any = changes.begin, **options: Any) -> None:
         real(*args, **options)
         raise Began
 
-    monkeypatch.setattr(changes, "begin", begun)
+    monkeypatch.setattr(changes, "begin", begin)
+
+
+@pytest.mark.usefixtures("begun")
+@pytest.mark.long(5)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_refuse_what_the_table_says(
+    busy: tuple[Fleet, dict[str, list[str]]], command: str
+) -> None:
+    fleet, words = busy
+    before = fleet.config.hgetall(CHANGES_KEY)
     refused, tried = set(), random.Random(command).sample(sorted(KINDS), drawn(4, len(KINDS)))
     for kind in tried:
         other = open_change(kind)
@@ -172,20 +178,14 @@ def begins(fleet: Fleet, words: dict[str, list[str]], command: str) -> tuple[Cha
     return None, done.output
 
 
+@pytest.mark.usefixtures("begun")
 @pytest.mark.long(8)
 @pytest.mark.parametrize("first", COMMANDS)
 def test_pairs_of_commands_that_are_at_work_follow_the_table(
-    busy: tuple[Fleet, dict[str, list[str]]], first: str, monkeypatch: pytest.MonkeyPatch
+    busy: tuple[Fleet, dict[str, list[str]]], first: str
 ) -> None:
     fleet, words = busy
-    monkeypatch.setenv("SHARDKIT_NEW_PASSWORD", "the-new-one")
     before = fleet.config.hgetall(CHANGES_KEY)
-
-    def begun(*args: Any, real: Any = changes.begin, **options: Any) -> None:
-        real(*args, **options)
-        raise Began
-
-    monkeypatch.setattr(changes, "begin", begun)
     [opened, _] = begins(fleet, words, first)
     assert opened is not None
     stored = json.loads(fleet.config.hget(CHANGES_KEY, opened.id))  # type: ignore[arg-type]
