@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
@@ -92,3 +93,11 @@ def scripted(**answers: Answer) -> Iterator[ScriptedServer]:
 
 def bulk(text: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def drip(_: list[bytes]) -> Iterator[bytes]:
+    """A reply that takes 100 seconds, though no timeout passes before the next byte."""
+    yield b"$1000\r\n"
+    for _byte in range(1000):
+        time.sleep(0.1)
+        yield b"x"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
-import redis
-from link_helpers import FACES, Face, command, count_of, opened
+from link_helpers import Face, command, count_of, opened
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
 from scripted_server import Answer, ScriptedServer, bulk, scripted
 
 from shardkit import CommandRefused, ShardFailure, ShardMap
@@ -29,104 +25,6 @@ from shardkit.operations import (
     Shard,
     Transaction,
 )
-
-MANY_SHARDS = """
-components:
-  wide: {shards: {count: 64, over: [{port: 7001}, {port: 7002}], spread: databases}}
-  text: {entry: {port: 7001, db: 40, decode_responses: true}}
-  resp3: {entry: {port: 7001, db: 40, protocol: 3}}
-  resp3_text: {entry: {port: 7001, db: 40, protocol: 3, decode_responses: true}}
-  raw: {entry: {port: 7001, db: 40}}
-"""
-
-
-@pytest.fixture(scope="module")
-def wide_map() -> Iterator[ShardMap]:
-    with LocalServers(ShardMap.parse(MANY_SHARDS), ports="free") as servers:
-        yield servers.shard_map
-
-
-@pytest_asyncio.fixture(params=FACES)
-async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncIterator[Face]:
-    async with opened(request.param, wide_map) as found:
-        for number in range(64):
-            await found.send(Command(Shard("wide", number), "", ("FLUSHDB",)))
-        yield found
-
-
-def commands(text: str) -> list[tuple[Any, ...]]:
-    """The commands of a text, divided by semicolons."""
-    return [tuple(each.split()) for each in text.split(";")]
-
-
-PARITY: list[tuple[Any, ...]] = [
-    *commands("""
-SET s text
-"""),
-    ("SET", "s", b"\x00\xff\r\n", "XX", "GET"),
-    *commands("""
-GET s; GET absent; APPEND s ü; STRLEN s; GETRANGE s 0 -1; SETBIT bits 7 1;
-BITFIELD bits GET u8 0 INCRBY i5 100 1; INCRBYFLOAT f 1.5; INCRBY n -3; INCR s; LPUSH n 1;
-MSET a 1 b 2.5; MGET a absent b; EXPIRE a 100; TTL absent; PERSIST a; TYPE a; EXISTS a b absent;
-RPUSH l 0 1 2 3 4; LRANGE l 0 -1; LPOS l 3; LPOP absent 2; LINSERT l BEFORE 9 1; SADD set x y x;
-SMISMEMBER set x z; SCARD set; SPOP absent; HSET h a 1 b 2; HGETALL h; HGETALL absent;
-HMGET h a z; HINCRBYFLOAT h a 0.25; ZADD z 1 a 2.5 b inf c; ZRANGE z 0 -1 WITHSCORES;
-ZSCORE z absent; ZMSCORE z a absent; ZPOPMIN z; ZADD z nan a; XADD x 1-1 field value;
-XRANGE x - +; XREAD COUNT 1 STREAMS x 0; GEOADD g 13.361389 38.115556 Palermo;
-GEOPOS g Palermo absent; PFADD p a b; PFCOUNT p; SCAN 0 COUNT 1000 TYPE zset; OBJECT ENCODING l
-"""),
-    ("EVAL", "return {1, 'two', {3, {err = 'inner'}}, false, 4.9}", 0),
-    ("EVAL", "return {err = 'MINE all mine'}", 0),
-    ("EVAL", "return redis.call('LPUSH', KEYS[1], 1)", 1, "s"),
-    *commands("""
-COPY s s2; RENAME absent other; GET; UNLINK a b; DBSIZE; PING
-"""),
-    ("ECHO", ""),
-]
-
-
-def plain(port: int, db: int, commands: list[tuple[Any, ...]]) -> list[Any]:
-    """What redis-py's own connection answers, one command after another."""
-    connection = redis.Connection(port=port, db=db, protocol=2)
-    replies = []
-    for args in commands:
-        connection.send_command(*args)
-        try:
-            replies.append(connection.read_response(disable_decoding=True))
-        except ResponseError as error:
-            replies.append(error)
-    connection.disconnect()
-    return replies
-
-
-def alike(ours: Any, theirs: Any) -> bool:
-    if isinstance(theirs, Exception):
-        error = ours.error if isinstance(ours, CommandRefused) else ours
-        return type(error) is type(theirs) and str(error) == str(theirs)
-    if isinstance(theirs, list):
-        return type(ours) is list and len(ours) == len(theirs) and all(map(alike, ours, theirs))
-    return type(ours) is type(theirs) and bool(ours == theirs)
-
-
-@pytest.mark.parametrize("component", ["raw", "text", "resp3", "resp3_text"])
-async def test_user_replies_are_redis_pys(wide: Face, wide_map: ShardMap, component: str) -> None:
-    port = wide_map.components["raw"].entry.fields["port"]  # type: ignore[union-attr]
-    with redis.Redis(port=port, db=39) as client:
-        client.flushdb()
-        theirs = plain(port, 39, PARITY)
-        for how in ("one by one", "together"):
-            client.execute_command("SELECT", 40)
-            await wide.send(Command(component, "", ("FLUSHDB",)))
-            if how == "together":
-                ours = await wide.send(*[Command(component, "", args) for args in PARITY])
-            else:
-                ours = [(await wide.send(Command(component, "", args)))[0] for args in PARITY]
-            differing = [
-                (args, mine, his)
-                for args, mine, his in zip(PARITY, ours, theirs, strict=True)
-                if not alike(mine, his)
-            ]
-            assert differing == [], how
 
 
 @pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])

@@ -145,20 +145,47 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("dump", ("a",), {}),
     ("delete", ("a", "b", "h"), {}),
 ]
+SPOKEN = """
+GET s; GET absent; APPEND s ü; STRLEN s; GETRANGE s 0 -1; SETBIT bits 7 1;
+BITFIELD bits GET u8 0 INCRBY i5 100 1; INCRBYFLOAT f 1.5; INCRBY n -3; INCR s; LPUSH n 1;
+MSET a 1 b 2.5; MGET a absent b; EXPIRE a 100; TTL absent; PERSIST a; TYPE a; EXISTS a b absent;
+RPUSH l 0 1 2 3 4; LRANGE l 0 -1; LPOS l 3; LPOP absent 2; LINSERT l BEFORE 9 1; SADD set x y x;
+SMISMEMBER set x z; SCARD set; SPOP absent; HSET h a 1 b 2; HGETALL h; HGETALL absent;
+HMGET h a z; HINCRBYFLOAT h a 0.25; ZADD z 1 a 2.5 b inf c; ZRANGE z 0 -1 WITHSCORES;
+ZSCORE z absent; ZMSCORE z a absent; ZPOPMIN z; ZADD z nan a; XADD x 1-1 field value;
+XRANGE x - +; XREAD COUNT 1 STREAMS x 0; GEOADD g 13.361389 38.115556 Palermo;
+GEOPOS g Palermo absent; PFADD p a b; PFCOUNT p; SCAN 0 COUNT 1000 TYPE zset;
+OBJECT ENCODING l; COPY s s2; RENAME absent other; GET; UNLINK a b; DBSIZE; PING
+"""
+COMMANDS: list[tuple[Any, ...]] = [
+    ("SET", "s", "text"),
+    ("SET", "s", b"\x00\xc3\xbc\r\n", "XX", "GET"),
+    *(tuple(each.split()) for each in SPOKEN.split(";")),
+    ("EVAL", "return {1, 'two', {3, {err = 'inner'}}, false, 4.9}", 0),
+    ("EVAL", "return {err = 'MINE all mine'}", 0),
+    ("EVAL", "return redis.call('LPUSH', KEYS[1], 1)", 1, "s"),
+    ("ECHO", ""),
+]
 
 
 async def answers(client: Any) -> list[Any]:
     """What a client of either face gives for all calls, on an empty server."""
     await of(client.flushall())
     found = []
-    for method, args, named in CALLS:
+    executed = [("execute_command", args, {}) for args in COMMANDS]
+    for method, args, named in [*CALLS, *executed]:
         try:
             answer = await of(getattr(client, method)(*args, **named))
             if method == "scan":
                 answer = answer[0], sorted(answer[1])
         except (ResponseError, DataError, NoScriptError, UnicodeError, TypeError) as error:
             answer = type(error), str(error).partition(" [own, ")[0]  # the server's name
-        found.append((method, answer))
+        found.append((method, repr(answer) if isinstance(answer, list) else answer))
+    await of(client.flushall())
+    together = client.pipeline(transaction=False)
+    for args in COMMANDS:
+        together.execute_command(*args)
+    found.append(("pipeline", [*map(repr, await of(together.execute(raise_on_error=False)))]))
     for transaction in (False, True):
         with pytest.raises(UnicodeEncodeError) as refused:
             await of(client.pipeline(transaction).set("a", "caf\udce9").execute())

@@ -288,55 +288,37 @@ def shard_map(cluster: LocalCluster) -> ShardMap:
     return mapped(cluster.entry.fields)
 
 
-async def by_decorator(kit: AsyncShardKit, key: str) -> Any:
-    @kit.redis_connection("data")
-    async def bump(conn: Any, key: str) -> Any:
-        return await conn.incr(key)
-
-    return await bump(key)
-
-
-async def by_sharded_decorator(kit: AsyncShardKit, key: str) -> Any:
-    @kit.sharded_connection("data")
-    async def bump(conn: Any, key: str) -> Any:
-        return await conn.incr(key)
-
-    return await bump(key)
+async def bump(conn: Any, key: str) -> Any:
+    return await conn.incr(key)
 
 
 async def by_client(kit: AsyncShardKit, key: str) -> Any:
-    return await (await kit.client("data")).incr(key)
-
-
-async def by_router(kit: AsyncShardKit, key: str) -> Any:
-    return await kit.key_sharded("data")[key].incr(key)
-
-
-async def by_pipeline(kit: AsyncShardKit, key: str) -> Any:
-    return (await kit.key_sharded("data").pipeline().incr(key).execute())[0]
+    return await bump(await kit.client("data"), key)
 
 
 async def by_own_pipeline(kit: AsyncShardKit, key: str) -> Any:
-    return (await (await kit.client("data")).pipeline().incr(key).execute())[0]
+    [added] = await (await kit.client("data")).pipeline().incr(key).execute()
+    return added
 
 
-async def by_structure(kit: AsyncShardKit, key: str) -> Any:
-    return await kit.strings("n", component="data").incr(key)
+async def by_pipeline(kit: AsyncShardKit, key: str) -> Any:
+    [added] = await kit.key_sharded("data").pipeline().incr(key).execute()
+    return added
 
 
-async def by_all(kit: AsyncShardKit, key: str) -> Any:
-    return await WAYS[int(key[1:]) % len(WAYS)](kit, key)
-
-
-WAYS = [
-    by_decorator,
-    by_sharded_decorator,
+WAYS: list[Callable[[AsyncShardKit, str], Any]] = [
+    lambda kit, key: kit.redis_connection("data")(bump)(key),
+    lambda kit, key: kit.sharded_connection("data")(bump)(key),
     by_client,
-    by_router,
+    lambda kit, key: bump(kit.key_sharded("data")[key], key),
     by_pipeline,
     by_own_pipeline,
-    by_structure,
+    lambda kit, key: kit.strings("n", component="data").incr(key),
 ]
+
+
+def by_all(kit: AsyncShardKit, key: str) -> Any:
+    return WAYS[int(key[1:]) % len(WAYS)](kit, key)
 
 
 @pytest.mark.long(3)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from faces import drawn
 from link_helpers import (
     Face,
     command,
@@ -18,10 +15,8 @@ from link_helpers import (
     in_threads,
     script_call,
 )
-from scripted_server import bulk, scripted
 
 from shardkit import ShardKit
-from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalServers
 from shardkit.operations import (
@@ -167,33 +162,3 @@ async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Fa
     assert replies[count + 2] == [1, b"1"]
     assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]
     assert replies[-2:] == [2, b"b"]
-
-
-REPLIES = [b"$-1\r\n", b":7\r\n", bulk(b"x\xffy"), b"*2\r\n*1\r\n:1\r\n$-1\r\n", b"*1\r\n:1\r\n"]
-INFO = bulk(b"redis_version:7.2.4\r\nused_memory:1\r\nconnected_clients:1\r\n")
-
-
-@pytest.mark.parametrize(
-    ("command", "names"),
-    [
-        ("config show", ["MGET", "SCAN"]),
-        ("status", ["ZRANGE", "GET", "SCAN"]),
-        ("check", ["EXISTS", "ZRANGE", "GET", "SCAN"]),
-        ("locate c k --in s --total 9", ["HGETALL"]),
-    ],
-)
-def test_garbage_is_one_error_of_a_command(tmp_path: Path, command: str, names: list[str]) -> None:
-    said = ""
-    for reply in REPLIES[: drawn(3, len(REPLIES))]:
-        for name in names:
-            with scripted(INFO=INFO, **{name: reply}) as server:
-                where = tmp_path / "map.yaml"
-                here = f"{{port: {server.port}, socket_timeout: 2}}"
-                where.write_text(
-                    f"{{config_server: {here}, components: {{c: {{shards: [{here}]}}}}}}"
-                )
-                url = f"redis://127.0.0.1:{server.port}"
-                for place in (str(where), url):
-                    said += CliRunner().invoke(app, [*command.split(), "-c", place]).output
-    assert "should not happen" not in said
-    assert "cannot be used" in said or "expected" in said

@@ -14,7 +14,6 @@ from faulty_proxy import faulty
 from link_helpers import FACES, command, mapped, of, opened, script_call, two
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
-    MasterDownError,
     RedisClusterException,
     RedisError,
 )
@@ -57,18 +56,6 @@ async def test_cluster_errors_help(kind: str, answer: bytes, own_server: LocalSe
             assert isinstance(alone, CommandRefused)
             assert REDIRECTIONS[answer] in str(alone)
         assert bad.names().count("GET") == 3  # never sent again
-
-
-async def test_a_lost_master_is_reported(kind: str, own_server: LocalServer) -> None:
-    with LocalServer() as replica, replica.client() as client:
-        client.config_set("replica-serve-stale-data", "no")
-        client.replicaof("127.0.0.1", 1)
-        async with opened(kind, two(replica.port, own_server.port)) as face:
-            lost, kept = await face.send(on(0, "GET", "k"), on(1, "INCR", "k"))
-            assert isinstance(lost, CommandRefused)
-            assert isinstance(lost.error, MasterDownError)
-            assert "lost its master" in str(lost)
-            assert kept == 1
 
 
 async def test_a_scripts_own_noscript_runs_it_once(kind: str, own_server: LocalServer) -> None:

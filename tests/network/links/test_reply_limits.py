@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +17,7 @@ from faces import PATIENCE
 from link_helpers import command, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from resources import bounded
-from scripted_server import ScriptedServer, bulk, scripted
+from scripted_server import bulk, drip, scripted
 
 import shardkit
 from shardkit import DeadlineExceeded, ShardUnavailable
@@ -30,35 +29,9 @@ def on(shard: int, name: str, *args: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args))
 
 
-@pytest.fixture
-def dripping() -> Iterator[ScriptedServer]:
-    """A server that answers GET by a byte now and then, for ever."""
-    stop = threading.Event()
-    with scripted() as server:
-
-        def drip(args: list[bytes]) -> bytes:
-            for connection in list(server.accepted):
-                threading.Thread(target=drips, args=(connection,), daemon=True).start()
-            return b"$1000000\r\n"
-
-        def drips(connection: Any) -> None:
-            try:
-                while not stop.wait(0.02):
-                    connection.sendall(b"x")
-            except OSError:
-                pass
-
-        server.answers["GET"] = drip
-        yield server
-        stop.set()
-
-
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
-    kind: str, size: int, dripping: ScriptedServer, own_server: LocalServer
-) -> None:
-    shard_map = two(dripping.port, own_server.port, socket_timeout=60, exchange_timeout=0.5)
-    async with opened(kind, shard_map) as face:
+async def test_a_reply_that_drips_ends_with_the_exchange_timeout(beside: Any, size: int) -> None:
+    async with beside(scripted(GET=drip), socket_timeout=60, exchange_timeout=0.5) as face:
         batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
         started = time.monotonic()
         replies = await face.send(*batch)

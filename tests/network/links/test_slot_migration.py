@@ -111,7 +111,20 @@ def counted(n: int) -> list[Any]:
 @pytest.mark.parametrize("joins", [False, True], ids=["known node", "node that just joined"])
 async def test_asked_requests_run_once(slots: Face, whole: LocalCluster, joins: bool) -> None:
     async with joined(whole) if joins else nullcontext(None) as target:
-        await check_asked(slots, whole, target)
+        with Migration(whole, target) as move:
+            assert await slots.send(*bumps()) == counted(1)
+            move.start()
+            move.move(*KEYS)
+            before = connections(move.target_node)
+            assert await slots.send(*bumps()) == counted(2)
+            assert await slots.send(*bumps()) == counted(3)
+            assert connections(move.target_node) - before <= 3  # one of them asks
+            move.finish()
+            if target is not None:  # and back
+                move.source, move.target = move.target, move.source
+                move.source_node, move.target_node = move.target_node, move.source_node
+                move.start()
+                move.move(*KEYS)
 
 
 @pytest.mark.parametrize("transaction", [False, True])
@@ -128,23 +141,6 @@ async def test_pipelines_with_a_dump_follow_their_slot(
             pipe = client.pipeline(transaction=transaction).incr(KEYS[0])
             added, dumped, value = await of(pipe.dump(KEYS[0]).get(KEYS[0]).execute())
             assert (added, type(dumped), value) == (1, bytes, "1")
-
-
-async def check_asked(slots: Face, whole: LocalCluster, target: Any) -> None:
-    with Migration(whole, target) as move:
-        assert await slots.send(*bumps()) == counted(1)
-        move.start()
-        move.move(*KEYS)
-        before = connections(move.target_node)
-        assert await slots.send(*bumps()) == counted(2)
-        assert await slots.send(*bumps()) == counted(3)
-        assert connections(move.target_node) - before <= 3  # one of them asks
-        move.finish()
-        if target is not None:  # and back
-            move.source, move.target = move.target, move.source
-            move.source_node, move.target_node = move.target_node, move.source_node
-            move.start()
-            move.move(*KEYS)
 
 
 async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: LocalCluster) -> None:

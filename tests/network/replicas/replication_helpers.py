@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +10,7 @@ from arranged import ask, map_of
 from link_helpers import count_of
 
 from shardkit import ShardMap
-from shardkit.local import LocalServer, find_server
-
-BINARIES = {
-    Path(path).name: Path(path) for path in (find_server(), shutil.which("redis-server")) if path
-}
+from shardkit.local import LocalServer
 
 
 class Replicated:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
+from arranged import BINARIES
 from faces import Face, faced
 from link_helpers import mapped
-from replication_helpers import BINARIES
 
 import shardkit
 from shardkit import ShardMap

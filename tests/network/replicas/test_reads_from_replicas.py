@@ -125,55 +125,38 @@ def test_zones_and_the_nearest(opened: Face, replicated: Replicated) -> None:
     assert sum(replicated.counts("get")) == 1
 
 
-def test_servers_say_their_zones_where_entries_do_not(kind: str, replicated: Replicated) -> None:
-    """Valkey does so from 8.0; what an entry says counts more."""
-    says = "availability-zone"
-    try:
-        for n, server in enumerate([replicated.master, *replicated.replicas]):
-            ask(server, "config_set", says, f"z{n}")
-        replicas = [{"port": each.port} for each in replicated.replicas]
-        for zone, mode, gets in [
-            ("z2", "zone", [0, 0, 5]),
-            ("z1", "zone_replica", [0, 5, 0]),
-            ("z9", "zone", [5, 0, 0]),
-            ("z0", "zone_replica", None),
-        ]:
-            replicated.forget_counts()
-            with faced(kind, replicated.map(replicas=replicas), zone=zone) as face:
-                router = face.kit.key_sharded("users", read_from=mode)
-                for _ in range(5):
-                    on(face, router, "k", "get", "k")
-            found = replicated.counts("get")
-            assert (found == gets) if gets else found[0] == 0, (zone, mode, found)
-    finally:
-        for server in (replicated.master, *replicated.replicas):
-            ask(server, "config_set", says, "")
-
-
-def test_zones_are_known_without_the_right_to_info(kind: str, replicated: Replicated) -> None:
-    """HELLO names them, from Valkey 8.1, which every user may run."""
+@pytest.mark.parametrize("asked", ["INFO", "HELLO"])
+def test_servers_say_their_zones_where_entries_do_not(
+    kind: str, replicated: Replicated, asked: str
+) -> None:
+    """By INFO from Valkey 8.0, by HELLO, which every user may run, from 8.1."""
     servers = [replicated.master, *replicated.replicas]
+    ports = [{"port": each.port} for each in replicated.replicas]
+    described, of_master = replicated.map(replicas=ports), "z9"  # what an entry says counts more
+    if asked == "HELLO":
+        login = {"username": "limited", "password": "pw", "port": replicated.master.port}
+        described, of_master = mapped({**login, "replicas": ports}, "users"), "z0"
     try:
         for n, server in enumerate(servers):
             ask(server, "config_set", "availability-zone", f"z{n}")
             rights = ("on", ">pw", "~*", "+@all", "-info")
             ask(server, "execute_command", "ACL", "SETUSER", "limited", *rights)
-        login = {"username": "limited", "password": "pw"}
-        ports = [{"port": each.port} for each in replicated.replicas]
-        described = mapped({**login, "port": replicated.master.port, "replicas": ports}, "users")
         for zone, mode, gets in [
             ("z2", "zone", [0, 0, 5]),
             ("z1", "zone_replica", [0, 5, 0]),
-            ("z0", "zone", [5, 0, 0]),
+            (of_master, "zone", [5, 0, 0]),
+            ("z0", "zone_replica", None),
         ]:
             replicated.forget_counts()
             with faced(kind, described, zone=zone) as face:
-                read_from = ReadFrom(mode, max_lag=None)  # INFO alone tells the lag
+                # INFO alone tells the lag.
+                read_from = mode if asked == "INFO" else ReadFrom(mode, max_lag=None)
                 router = face.kit.key_sharded("users", read_from=read_from)
                 for _ in range(5):
                     on(face, router, "k", "get", "k")
                 face.kit.plane.replicas.round()  # asks again
-                assert replicated.counts("get") == gets, (zone, mode)
+            found = replicated.counts("get")
+            assert (found == gets) if gets else found[0] == 0, (zone, mode, found)
     finally:
         for server in servers:
             ask(server, "config_set", "availability-zone", "")
@@ -547,6 +530,20 @@ def test_sentinels_tell_the_replicas(kind: str) -> None:
             assert count_of(watched.master, "get") == 0
 
 
+def knows_replicas(cluster: LocalCluster, of_each: int = 1) -> None:
+    """Wait until each node names the replicas, which it does once they have something."""
+    for server in cluster.nodes:
+        with server.client() as client:
+            while any(
+                len(slots) < 3 + of_each for slots in client.execute_command("CLUSTER SLOTS")
+            ):
+                time.sleep(0.02)
+
+
+def asked_to_read(nodes: list[LocalServer]) -> list[LocalServer]:
+    return [each for each in nodes if count_of(each, "get") + count_of(each, "mget")]
+
+
 def client_of(kit: Any, number: Any) -> Any:
     """The client of component ``c`` by which pipelines go."""
     component = kit.topology.last_known("c")
@@ -568,13 +565,9 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, lower: Any) -> None:
         keys = [f"k{n}" for n in range(30)]
         face.run(face.kit.key_sharded("c").mset(dict.fromkeys(keys, "v")))
         masters, replicas = cluster.nodes[:3], cluster.nodes[3:]
-        for server in cluster.nodes:
-            with server.client() as client:
-                if server in masters:
-                    client.execute_command("WAIT", 1, 5000)
-                # A node names replicas once it has heard that they have something.
-                while any(len(found) < 4 for found in client.execute_command("CLUSTER SLOTS")):
-                    time.sleep(0.02)
+        for server in masters:
+            ask(server, "execute_command", "WAIT", 1, 5000)
+        knows_replicas(cluster)
 
         def asked_masters() -> int:
             return sum(count_of(each, "get") + count_of(each, "mget") for each in masters)
@@ -636,20 +629,12 @@ def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(
             router = face.kit.key_sharded("c", read_from="zone_replica")
             keys = [f"k{n}" for n in range(30)]
             face.run(face.kit.key_sharded("c").mset(dict.fromkeys(keys, "v")))
-            for server in cluster.nodes:
-                with server.client() as client:
-                    while any(len(found) < 5 for found in client.execute_command("CLUSTER SLOTS")):
-                        time.sleep(0.02)
+            knows_replicas(cluster, 2)
             time.sleep(1.1)  # for a second after a write, masters answer
             assert face.run(router.mget(keys)) == [b"v"] * 30
             assert on(face, router, "k1", "get", "k1") == b"v"
             infos = sum(count_of(each, "info") for each in cluster.nodes)
-            asked = [
-                zones[each.port]
-                for each in cluster.nodes
-                if count_of(each, "get") + count_of(each, "mget")
-            ]
-            assert asked == ["near"] * 3
+            assert [zones[each.port] for each in asked_to_read(cluster.nodes)] == ["near"] * 3
             assert (infos > 0) is (source == "info")
 
 
@@ -662,9 +647,7 @@ def test_a_cluster_is_read_from_a_master_in_the_zone_before_replicas_elsewhere(
         masters, replicated = cluster.nodes[:3], cluster.nodes[3:]
         for server in cluster.nodes:
             ask(server, "config_set", "availability-zone", "a" if server in masters else "b")
-            with server.client() as client:
-                while any(len(found) < 4 for found in client.execute_command("CLUSTER SLOTS")):
-                    time.sleep(0.02)
+        knows_replicas(cluster)
         keys = [f"k{n}" for n in range(30)]
         with faced(kind, mapped(cluster.entry.fields, "c"), zone=zone) as face:
             for mode, nodes in [
@@ -676,24 +659,23 @@ def test_a_cluster_is_read_from_a_master_in_the_zone_before_replicas_elsewhere(
                 router = face.kit.key_sharded("c", read_from=mode)
                 assert face.run(router.mget(keys)) == [None] * 30
                 assert on(face, router, "k1", "get", "k1") is None
-                asked = [n for n in cluster.nodes if count_of(n, "get") + count_of(n, "mget")]
-                assert asked == nodes, mode
+                assert asked_to_read(cluster.nodes) == nodes, mode
 
 
-@pytest.mark.parametrize("given", ["slave", "", 7])
-def test_a_mode_that_is_none_is_refused(given: Any, replicated: Replicated) -> None:
+@pytest.mark.parametrize(
+    ("mode", "zone", "said"),
+    [
+        *((wrong, "", "prefer_replica") for wrong in ("slave", "", 7)),
+        *((m, "", f"'{m}' needs the zone of this process") for m in ("zone", "zone_replica")),
+        *(("zone", wrong, r"zone=.* is not a name; pass a str") for wrong in (7, b"z1", None)),
+    ],
+)
+def test_a_mode_or_zone_that_cannot_be_is_refused(
+    mode: Any, zone: Any, said: str, replicated: Replicated
+) -> None:
     with (
-        shardkit.connect(replicated.map()) as kit,
-        pytest.raises(InvalidArgumentError, match="prefer_replica"),
-    ):
-        kit.key_sharded("users", read_from=given)
-
-
-@pytest.mark.parametrize("mode", ["zone", "zone_replica"])
-def test_reads_by_zone_need_the_zone_of_the_process(mode: str, replicated: Replicated) -> None:
-    with (
-        shardkit.connect(replicated.map()) as kit,
-        pytest.raises(InvalidArgumentError, match=f"'{mode}' needs the zone of this process"),
+        pytest.raises(InvalidArgumentError, match=said),
+        shardkit.connect(replicated.map(), zone=zone) as kit,
     ):
         kit.key_sharded("users", read_from=mode)["k"]
 
@@ -702,9 +684,3 @@ def test_reads_by_zone_need_the_zone_of_the_process(mode: str, replicated: Repli
 def test_a_session_that_has_no_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"session=.*give a text"), session(name):
         pass
-
-
-@pytest.mark.parametrize("zone", [7, b"z1", None])
-def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"zone=.* is not a name; pass a str"):
-        shardkit.connect(replicated.map(), zone=zone)
