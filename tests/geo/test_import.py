@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import redis
-from faces import Exchanges, Face, faced, keys_of
+from faces import Exchanges, Face, keys_of
 from geo_helpers import BONN, LIMA, OSLO, ranges
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
 from shardkit.geo import City, IpRange, SkippedLine
 from shardkit.geo.redis_in_action import redis_in_action
@@ -205,35 +205,18 @@ components:
 SPREAD = [IpRange(n << 16, (n << 16) + 9, LIMA) for n in range(60)]
 
 
-@pytest.fixture(scope="module")
-def own_servers() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
-        yield running
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def own_face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
-    for server in own_servers.servers:
-        if not server.running:
-            server.restart()
-        with server.client() as client:
-            client.flushall()
-    with faced(request.param, own_servers.shard_map) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("when", ["reading", "writing"])
 def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
-    own_face: Face,
+    mortal: Face,
     own_servers: LocalServers,
     when: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ip = own_face.kit.ip_to_city(component="geo")
-    own_face.run(ip.import_from(SPREAD))
+    ip = mortal.kit.ip_to_city(component="geo")
+    mortal.run(ip.import_from(SPREAD))
     addresses = [f"0.{n}.0.1" for n in range(60)]
     # This process keeps the city from now on, whose key may be on the server that dies.
-    assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
+    assert mortal.run(ip.find_many(addresses)) == [LIMA] * 60
     victim = own_servers.server_of("geo", 1)
 
     def items() -> Iterator[IpRange]:
@@ -250,38 +233,38 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
         caplog.at_level(logging.WARNING, "shardkit"),
         pytest.raises(ShardErrors, match=r"1 shard failed \(geo:1\)"),
     ):
-        own_face.run(ip.import_from(items(), progress=progress))
+        mortal.run(ip.import_from(items(), progress=progress))
     assert "remains until the next" in caplog.text
     # Whose block is on a server that runs is found in the old data.
     found = []
     for address in addresses:
         with suppress(ShardErrors):
-            found.append(own_face.run(ip.find(address)))
+            found.append(mortal.run(ip.find(address)))
     assert set(found) == {LIMA}
     assert 10 < len(found) < 50
     victim.restart()
-    own_face.run(ip.import_from(SPREAD))
-    assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
+    mortal.run(ip.import_from(SPREAD))
+    assert mortal.run(ip.find_many(addresses)) == [LIMA] * 60
 
 
 def test_old_data_that_cannot_expire_does_not_fail_the_import(
-    own_face: Face, own_servers: LocalServers, caplog: pytest.LogCaptureFixture
+    mortal: Face, own_servers: LocalServers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ip = own_face.kit.ip_to_city(component="geo")
-    own_face.run(ip.import_from(SPREAD))
-    old = own_face.run(ip.info()).number
+    ip = mortal.kit.ip_to_city(component="geo")
+    mortal.run(ip.import_from(SPREAD))
+    old = mortal.run(ip.info()).number
     with own_servers.server_of("geo", 0).client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-expire")
         try:
             with caplog.at_level(logging.WARNING, "shardkit"):
-                done = own_face.run(ip.import_from(SPREAD))
+                done = mortal.run(ip.import_from(SPREAD))
             assert "old data remains until the next import" in caplog.text
         finally:
             client.execute_command("ACL", "SETUSER", "default", "+expire")
-    assert own_face.run(ip.info()).number == done.generation
+    assert mortal.run(ip.info()).number == done.generation
     with own_servers.server_of("geo").client() as client:
         client.hset("ip2city:generations", f"retired:{old}", 0)  # as if its time was over
-    own_face.run(ip.import_from(SPREAD))
+    mortal.run(ip.import_from(SPREAD))
     with own_servers.server_of("geo", 0).client() as client:
         assert not list(client.scan_iter(f"ip2city:{old}:*"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from contextlib import ExitStack, closing
@@ -129,7 +128,7 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
 def test_a_server_that_is_down_costs_only_its_own_keys(shard_map: ShardMap) -> None:
     components = {"own": {"shards": [{"port": 7001}, {"port": 7002}]}}
     with (
-        LocalServers(ShardMap.parse(json.dumps({"components": components})), ports="free") as local,
+        LocalServers(map_of(**components), ports="free") as local,
         shardkit.connect(local.shard_map) as kit,
     ):
         router = kit.key_sharded("own")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from arranged import exit_code, forked
-from faces import PATIENCE, Exchanges, Face, Time, clocked, faced
+from arranged import exit_code, forked, meanwhile
+from faces import PATIENCE, Exchanges, Face, Time, clocked
 from link_helpers import clients_of, closed, eventually, listed, of, opened
 
 import shardkit
@@ -171,30 +169,19 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
 
 @FORKING
 def test_children_that_are_forked_while_threads_use_the_kit_go_on(kit: ShardKit) -> None:
-    ended = threading.Event()
     uses: list[Callable[[], object]] = [
         lambda: kit.directory.get("flags", "checkout", max_age=0),
         lambda: kit.hash("h", component="c").hset("f", "v"),
         lambda: kit.client("c", private=True).get("k"),
     ]
 
-    def go_on(use: Callable[[], object]) -> None:
-        while not ended.is_set():
-            use()
-
     def use_all() -> None:
         for use in uses:
             use()
 
     use_all()  # Python's own locks, of modules that are being imported, are not free in a child
-    with ThreadPoolExecutor() as pool:
-        using = [pool.submit(go_on, use) for use in uses]
-        try:
-            assert [exit_code(forked(use_all)) for _ in range(20)] == [0] * 20
-        finally:
-            ended.set()
-        for each in using:
-            each.result(30)
+    with meanwhile(uses[0]), meanwhile(uses[1]), meanwhile(uses[2]):
+        assert [exit_code(forked(use_all)) for _ in range(20)] == [0] * 20
     assert exit_code(forked(kit.close)) == 0
     assert kit.client("c").get("k") is None  # a child's closing concerns nobody else
 
@@ -202,21 +189,14 @@ def test_children_that_are_forked_while_threads_use_the_kit_go_on(kit: ShardKit)
 @FORKING
 def test_a_child_that_is_forked_while_words_are_stemmed_stems() -> None:
     pytest.importorskip("snowballstemmer")
-    analyzer, ended, numbers = Analyzer(stemmer="english"), threading.Event(), count()
+    analyzer, numbers = Analyzer(stemmer="english"), count()
 
     def stem() -> None:
-        while not ended.is_set():
-            analyzer.terms(" ".join(f"running{next(numbers)}s" for _ in range(100)))
+        analyzer.terms(" ".join(f"running{next(numbers)}s" for _ in range(100)))
 
-    with ThreadPoolExecutor() as pool:
-        stemming = [pool.submit(stem) for _ in range(3)]
-        try:
-            for n in range(20):
-                assert exit_code(forked(lambda n=n: analyzer.terms(f"a word{n}"))) == 0
-        finally:
-            ended.set()
-        for each in stemming:
-            each.result(30)
+    with meanwhile(stem), meanwhile(stem), meanwhile(stem):
+        for n in range(20):
+            assert exit_code(forked(lambda n=n: analyzer.terms(f"a word{n}"))) == 0
 
 
 async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so() -> None:
@@ -258,20 +238,11 @@ components:
 NAMES = [f"n{number}" for number in range(40)]
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def upkept(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServers]]:
-    with (
-        LocalServers(ShardMap.parse(MAP), ports="free") as servers,
-        faced(request.param, servers.shard_map) as face,
-    ):
-        yield face, servers
-
-
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_server_that_fails_leaves_the_others_upkept(
-    upkept: tuple[Face, LocalServers], fault: str
+    mortal: Face, own_servers: LocalServers, fault: str
 ) -> None:
-    (face, servers), now = upkept, Time(1_700_000_000)
+    face, servers, now = mortal, own_servers.servers, Time(1_700_000_000)
     run = face.run
     counters = clocked(face.kit, now=now).counters(component="c", precisions={60: 1})
     bank = face.kit.transfers("bank", component="c", grace=0.01)
@@ -285,11 +256,11 @@ def test_a_server_that_fails_leaves_the_others_upkept(
     for one, other in pairwise(users):
         Exchanges(face, network.deferred.follow(one, other)).stop_after(2)
     now.at += 10**6
-    down = servers.servers[0]
+    down = servers[0]
 
     def left() -> list[int]:
         counts = []
-        for server in servers.servers[1:]:
+        for server in servers[1:]:
             with server.client() as client:
                 due = [client.zcard(key) for key in client.scan_iter("counters:*:known")]
                 flights = len(list(client.scan_iter("bank:log:*")))

@@ -11,7 +11,7 @@ import redis.asyncio as aioredis
 from link_helpers import listed, of, opened
 
 import shardkit
-from shardkit import CommandRefused, ShardErrors, ShardKit, ShardMap
+from shardkit import CommandRefused, ShardErrors, ShardKit
 from shardkit.local import LocalServers
 
 MAP = """
@@ -52,15 +52,9 @@ def check(replies: list[Any], encoding: bytes = b"listpack") -> None:
     assert rest[18:] == [b"3"]
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
-        yield servers
-
-
 @pytest.fixture
-def kit(local: LocalServers) -> Iterator[ShardKit]:
-    with shardkit.connect(local.shard_map) as opened:
+def kit(own_servers: LocalServers) -> Iterator[ShardKit]:
+    with shardkit.connect(own_servers.shard_map) as opened:
         opened.client("archive").flushall()
         opened.client("watched").flushall()
         yield opened
@@ -134,7 +128,7 @@ USED = [
 
 @COMPONENTS
 async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
-    kit: ShardKit, local: LocalServers, component: str, kind: str
+    kit: ShardKit, own_servers: LocalServers, component: str, kind: str
 ) -> None:
     def handed(conn: Any, key: str = "") -> Any:
         return conn
@@ -143,7 +137,7 @@ async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
         return conn
 
     function = handed if kind == "blocking" else ahanded
-    async with opened(kind, local.shard_map) as face:
+    async with opened(kind, own_servers.shard_map) as face:
         router = face.kit.key_sharded(component)
         assert isinstance(router["{t}a"], CLIENTS[component, kind])
         assert isinstance(face.kit.id_pair_sharded(component)[1, 2], CLIENTS[component, kind])
@@ -155,9 +149,9 @@ async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
 
 @COMPONENTS
 async def test_pipelines_split_by_slot_and_keep_the_order(
-    kit: ShardKit, local: LocalServers, component: str, kind: str
+    kit: ShardKit, own_servers: LocalServers, component: str, kind: str
 ) -> None:
-    async with opened(kind, local.shard_map) as face:
+    async with opened(kind, own_servers.shard_map) as face:
         router = face.kit.key_sharded(component)
         check(await of(collected(router.pipeline()).execute(raise_on_error=False)))
         with pytest.raises(ShardErrors) as group:

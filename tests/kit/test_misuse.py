@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
+from arranged import map_of
 
 import shardkit
 from shardkit import Entry, ShardMap
@@ -115,7 +115,7 @@ def test_structures_that_need_tags_are_refused_by_placements_without(
 ) -> None:
     over = [{"port": server.port, "db": n} for n in range(8)]
     many = {"shards": over, "placement": rule}
-    with shardkit.connect(ShardMap.parse(yaml.safe_dump({"components": {"many": many}}))) as kit:
+    with shardkit.connect(map_of(many=many)) as kit:
         for write in (
             lambda: kit.set("ids", component="many", members=int).sadd_many(range(300)),
             lambda: kit.queues(component="many").enqueue("email", "welcome"),

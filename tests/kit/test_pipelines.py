@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import redis
-import redis.asyncio as aioredis
 from arranged import map_of
-from faces import Face, drawn
+from faces import Face, drawn, faced
 from hypothesis import HealthCheck, given, settings, strategies as st
 from redis.commands.core import DataAccessCommands
 from redis.exceptions import ResponseError
@@ -450,12 +447,6 @@ def sharded(servers: LocalServers, form: dict[str, Any]) -> ShardMap:
     return seven
 
 
-@pytest.fixture(scope="module")
-def over_many(sharded: ShardMap) -> Iterator[ShardKit]:
-    with shardkit.connect(sharded) as kit:
-        yield kit
-
-
 def fill(pipe: Any, calls: list[Call]) -> Any:
     for each in calls:
         assert getattr(pipe, each.method)(*each.args, **each.options) is pipe
@@ -469,47 +460,19 @@ def check(calls: list[Call], expected: list[Any], got: list[Any]) -> None:
         assert told(each.method, have) == told(each.method, want), each
 
 
-SETTINGS = settings(
+@pytest.mark.long(6)
+@settings(
     max_examples=drawn(12, 40),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-
-@SETTINGS
 @given(calls=st.lists(CALLS, min_size=1, max_size=40))
 def test_random_commands_have_the_replies_of_one_server(
-    one: dict[str, Any], over_many: ShardKit, calls: list[Call]
+    kind: str, one: dict[str, Any], sharded: ShardMap, calls: list[Call]
 ) -> None:
-    with redis.Redis(**one) as plain:
+    with redis.Redis(**one) as plain, faced(kind, sharded) as face:
+        router = face.kit.key_sharded("seven")
         plain.flushdb()
-        for client in over_many.key_sharded("seven"):
-            client.flushdb()
+        face.run(router.all.flushdb(confirm="seven"))
         expected = fill(plain.pipeline(transaction=False), calls).execute(raise_on_error=False)
-    got = fill(over_many.key_sharded("seven").pipeline(), calls).execute(raise_on_error=False)
-    check(calls, expected, got)
-
-
-@pytest.mark.long(2)
-@SETTINGS
-@given(calls=st.lists(CALLS, min_size=1, max_size=40))
-def test_random_commands_have_the_replies_of_one_server_awaiting(
-    one: dict[str, Any], sharded: ShardMap, calls: list[Call]
-) -> None:
-    async def main() -> tuple[list[Any], list[Any]]:
-        async with (
-            aioredis.Redis(**one) as plain,
-            await shardkit.aconnect(sharded) as kit,
-        ):
-            await plain.flushdb()
-            for client in kit.key_sharded("seven"):
-                await client.flushdb()
-            pipe = fill(plain.pipeline(transaction=False), calls)
-            expected = await pipe.execute(raise_on_error=False)
-            return expected, await akit_execute(kit, calls)
-
-    check(calls, *asyncio.run(main()))
-
-
-async def akit_execute(kit: AsyncShardKit, calls: list[Call]) -> list[Any]:
-    pipe = fill(kit.key_sharded("seven").pipeline(), calls)
-    return await pipe.execute(raise_on_error=False)
+        got = face.run(fill(router.pipeline(), calls).execute(raise_on_error=False))
+        check(calls, expected, got)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from arranged import ask, exit_code, forked
+from arranged import ask, exit_code, forked, map_of
 from faces import PATIENCE, Face, faced
 from redis import Redis
 from redis.exceptions import RedisError
@@ -188,7 +188,7 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
         def arrange() -> None:
             entries = [dict(home.entry.fields, db=n) for n, home in enumerate(homes)]
             with config.client() as client:
-                push(client, ShardMap.parse(json.dumps({"components": {"e": {"shards": entries}}})))
+                push(client, map_of(e={"shards": entries}))
 
         arrange()
         published: list[Published] = []

@@ -7,7 +7,6 @@ import io
 import os
 import random
 import re
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -235,12 +234,10 @@ def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Any, 
                 held.append(files.status("logs").held)
         files.done(file)
 
-    threads = [threading.Thread(target=read, args=(reader,)) for reader in got]
-    for thread in threads:
-        thread.start()
-    assert files.publish("logs", io.BytesIO(TEXT), name="large").size == len(TEXT)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        for reader in got:
+            threads.submit(read, reader)
+        assert files.publish("logs", io.BytesIO(TEXT), name="large").size == len(TEXT)
     assert got == {"x": LINES, "y": LINES}
     assert max(held) <= 1000 * limit < len(TEXT)
     assert files.status("logs").held == 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -140,15 +140,11 @@ def test_while_a_server_is_away_the_others_get_their_hits_and_what_exceeds_is_co
 
 def test_hits_of_many_threads_are_all_counted(kit: ShardKit) -> None:
     counters = kit.counters(component="few", precisions=[60])
-    threads = [
-        threading.Thread(target=lambda: [counters.hit("t") for _ in range(5000)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        counters.flush()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(4):
+            threads.submit(lambda: [counters.hit("t") for _ in range(5000)])
+        for _ in range(20):
+            counters.flush()
     counters.flush()
     assert counters.total(["t"], 60) == 20_000
 

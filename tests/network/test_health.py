@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from arranged import ask
+from arranged import ask, map_of
 from faces import Face, faced
 from link_helpers import paused, resolving
 from redis.credentials import CredentialProvider
@@ -46,7 +46,7 @@ def test_only_the_stopped_server_is_unreachable(
 ) -> None:
     resolving("two.internal", 1, monkeypatch).append(2)  # addresses, as localhost often has
     shards = [{"port": own_server.port}, {"host": "two.internal", "port": 1, "breaker": False}]
-    shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
+    shard_map = map_of(data={"shards": shards})
     with faced(kind, shard_map) as face:
         health = face.run(face.kit.health())
     assert not health.ok
@@ -55,31 +55,25 @@ def test_only_the_stopped_server_is_unreachable(
     assert health.shards[1].error == "Error 111 connecting to two.internal:1. Connection refused."
 
 
-def test_a_component_that_is_broken_is_named_and_others_are_described(face: Face) -> None:
+def test_a_component_that_is_broken_is_named_and_others_are_described(kind: str) -> None:
     with LocalServer() as server, server.client() as config:
         push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}"))
         config.set("config:redis:b", "{ broken")
-        where = f"redis://{server.address}"
-        runner = face.runner
-        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
-        health = face.run(kit.health())
-        face.run(kit.aclose() if runner else kit.close())
+        with faced(kind, f"redis://{server.address}") as face:
+            health = face.run(face.kit.health())
     assert not health.ok
     assert [shard.shard for shard in health.shards] == ["a"]
     assert list(health.broken) == ["b"]
     assert "config:redis:b" in health.broken["b"]
 
 
-def test_health_reports_what_is_known_while_the_config_server_hangs(face: Face) -> None:
+def test_health_reports_what_is_known_while_the_config_server_hangs(kind: str) -> None:
     with LocalServer() as server, server.client() as config:
         push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}"))
-        where = f"redis://{server.address}"
-        runner = face.runner
-        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
-        assert face.run(kit.health()).ok
-        with paused(server):
-            health = face.run(kit.health(0.1))
-        face.run(kit.aclose() if runner else kit.close())
+        with faced(kind, f"redis://{server.address}") as face:
+            assert face.run(face.kit.health()).ok
+            with paused(server):
+                health = face.run(face.kit.health(0.1))
     assert [(shard.shard, shard.reachable) for shard in health.shards] == [("a", False)]
     assert list(health.ages) == ["a"]
 
@@ -141,7 +135,7 @@ async def test_the_asgi_endpoint_starts_and_stops_with_its_server(shard_map: Sha
 
 def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
     shards = [{"port": own_server.port}, {"port": 1}]
-    shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
+    shard_map = map_of(data={"shards": shards})
     said: list[Any] = []
     with shardkit.connect(shard_map) as kit:
         app = wsgi(kit, threshold="all", details=True)
@@ -227,7 +221,7 @@ def test_a_user_without_info_is_healthy_with_unknown_details(
     with LocalServer() as server:  # of which nothing was said yet
         ask(server, "execute_command", "ACL", "SETUSER", "app", *rights)
         entry = {"port": server.port, "username": "app", "password": "pw"}
-        shard_map = ShardMap.parse(str({"components": {"data": {"shards": [entry, entry]}}}))
+        shard_map = map_of(data={"shards": [entry, entry]})
         with faced(kind, shard_map) as face:
             for _ in range(3):
                 health = face.run(face.kit.health())

@@ -12,7 +12,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, count, product
@@ -24,7 +25,7 @@ import redis
 from arranged import map_of
 from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
-from link_helpers import in_threads, of
+from link_helpers import alarms_raise, in_threads, of
 from redis.exceptions import OutOfMemoryError
 
 from shardkit import (
@@ -313,7 +314,8 @@ class Stage:
         }
         self.proxies["watched"] = self.proxies["c"]
         ports = {place: proxy.port for place, proxy in self.proxies.items()}
-        sentinel = run(SentinelServer(watched(self.proxies["c"]), {"main": 1}, down_after=600))
+        masters: Any = {"main": self.proxies["c"]}
+        sentinel = run(SentinelServer(masters, {"main": 1}, down_after=600))
         for each, place in ((node, "cluster"), (reading, "replicated_cluster")):
             with each.client() as client:
                 client.config_set("cluster-announce-port", ports[place])
@@ -369,11 +371,6 @@ class Stage:
         )
         first.beside = second
         return first
-
-
-def watched(proxy: Any) -> Mapping[str, Any]:
-    """A service whose master is behind a proxy."""
-    return {"main": proxy}
 
 
 @pytest.fixture(scope="module")
@@ -670,22 +667,14 @@ async def callers_exception(cell: Cell) -> None:
             await task
     else:
 
-        def raises(*_: object) -> None:
-            raise Own("of my own")
-
         def interrupt() -> None:  # not earlier: a finalizer would swallow it
             if eventually(is_sent):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
-        usual = signal.signal(signal.SIGALRM, raises)
-        interrupting = threading.Thread(target=interrupt)
-        try:
-            interrupting.start()
+        with alarms_raise(Own("of my own")), ThreadPoolExecutor(1) as threads:
+            threads.submit(interrupt)
             with pytest.raises(Own, match=r"^of my own$"):
                 await cell.call(1)
-        finally:
-            interrupting.join()
-            signal.signal(signal.SIGALRM, usual)
     cell.faults.clear()
     assert await cell.call(2) == cell.length()
 

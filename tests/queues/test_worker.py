@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, eventually, faced
 from queue_helpers import server_of, worker_of
 
@@ -439,7 +440,7 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]
     """A face, and the server of its component ``own``, which a test kills."""
     with LocalServer() as server:
         entry = {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}
-        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
+        shard_map = map_of(own={"entry": entry})
         with faced(request.param, shard_map) as face:
             yield face, server
 

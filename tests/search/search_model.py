@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
+from hypothesis import strategies as st
+
 from shardkit.search import (
     AllOf,
     Analyzer,
@@ -244,3 +246,24 @@ def in_order(rows: Iterable[Row], descending: bool) -> list[Row]:
 def _key(row: Row) -> tuple[Any, bytes]:
     value, id_ = row
     return (value.encode() if isinstance(value, str) else value, id_.encode())
+
+
+def all_of(*parts: Node) -> AllOf:
+    return AllOf(parts)
+
+
+def any_of(*parts: Node) -> AnyOf:
+    return AnyOf(parts)
+
+
+def trees(leaves: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    """Queries of a few leaves."""
+    return st.recursive(
+        leaves,
+        lambda nodes: (
+            st.builds(Not, nodes)
+            | st.builds(AllOf, st.lists(nodes, max_size=3).map(tuple))
+            | st.builds(AnyOf, st.lists(nodes, max_size=3).map(tuple))
+        ),
+        max_leaves=8,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from arranged import ask, map_of
 from faces import Face, answer, drawn, faced
+from link_helpers import in_threads
 from social_helpers import (
     LIMITS,
     USER,
@@ -49,22 +49,13 @@ def test_many_threads_leave_what_relations_and_statuses_say(shard_map: ShardMap)
     with faced("blocking", shard_map) as face:
         network = opened(face)
         model = populate(face, network, users=9)
-        errors: list[BaseException] = []
 
         def work(seed: int) -> None:
             dice = random.Random(seed)
-            try:
-                for _ in range(drawn(15, 40)):
-                    roam(network, model, dice)
-            except BaseException as error:
-                errors.append(error)
+            for _ in range(drawn(15, 40)):
+                roam(network, model, dice)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        in_threads(6, work)
         compare(face, network, seen(face, network, model.users, model.lists))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
+from arranged import map_of
 from link_helpers import FACES, count_of, of, opened
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
 from scripted_server import scripted
@@ -85,7 +86,7 @@ def auth(**options: Any) -> dict[str, Any]:
 
 
 def a_map(**entry: Any) -> ShardMap:
-    return ShardMap.parse(json.dumps({"components": {"jobs": {"entry": entry}}}))
+    return map_of(jobs={"entry": entry})
 
 
 async def during(face: Any, seconds: float, call: Callable[[], Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,24 +16,18 @@ from link_helpers import FACES, clients_of, closed, eventually, of
 from places import at_place
 from sockets import connections
 
-from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap
+from shardkit import AsyncShardKit, Entry, ShardKit
 from shardkit.config.component import Component
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import clients
 from shardkit.network.connections.clients import Clients
 from shardkit.network.topology import FixedMap
 
-EVERYTHING = """
+MAP = """
 components:
   cluster: {entry: {cluster: true, port: 7301}}
   watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
 """
-
-
-@pytest.fixture(scope="module")
-def others() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(EVERYTHING), ports="free") as running:
-        yield running
 
 
 class Changing(FixedMap):
@@ -108,13 +102,13 @@ async def test_other_entries_keep_the_login_that_one_changes(over: Any) -> None:
 async def test_a_kept_client_finds_room_beside_idle_connections_of_other_entries(
     here: LocalServer, there: LocalServer, over: Any, limit: dict[str, Any]
 ) -> None:
-    others = entry(here, db=2, **limit)
-    source = Changing(a=entry(here, db=1, **limit), b=others)
+    unchanged = entry(here, db=2, **limit)
+    source = Changing(a=entry(here, db=1, **limit), b=unchanged)
     kit = over(source)
     kept, other = [await of(kit.client(name)) for name in "ab"]
     assert await of(kept.set("k", 1))
     assert await of(other.ping())
-    source.change(a=entry(there, db=1, **limit), b=others)
+    source.change(a=entry(there, db=1, **limit), b=unchanged)
     await reread(kit)
     for _ in range(2):
         assert await of(other.ping())
@@ -241,20 +235,20 @@ async def test_many_changes_leave_nothing_behind(here: LocalServer, there: Local
 
 
 @pytest.fixture
-def watched(others: LocalServers) -> tuple[Component, int]:
+def watched(own_servers: LocalServers) -> tuple[Component, int]:
     """A component behind a Sentinel, and the Sentinel's port."""
-    component = others.shard_map.components["watched"]
+    component = own_servers.shard_map.components["watched"]
     assert component.entry is not None
     [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
     return component, port
 
 
 async def test_draining_a_cluster_breaks_no_call_under_way(
-    held: Clients, others: LocalServers
+    held: Clients, own_servers: LocalServers
 ) -> None:
     """The entry changes while calls wait for their replies, and a holder goes on."""
-    component = others.shard_map.components["cluster"]
-    before = sum(connections()[server.port] for server in others.servers)
+    component = own_servers.shard_map.components["cluster"]
+    before = sum(connections()[server.port] for server in own_servers.servers)
     client: Any = held.aget(component, None)
     await asyncio.gather(*[client.set("k", 4) for _ in range(5)])
     calls = [asyncio.create_task(client.get("k")) for _ in range(5)]
@@ -296,12 +290,12 @@ async def test_only_own_pools_disconnect_from_sentinels(
 
 @pytest.mark.parametrize("kind", ["one", "watched", "cluster"])
 def test_a_private_client_dropped_in_a_loops_last_turn_leaves_nothing_to_warn_of(
-    here: LocalServer, others: LocalServers, kind: str, recwarn: pytest.WarningsRecorder
+    here: LocalServer, own_servers: LocalServers, kind: str, recwarn: pytest.WarningsRecorder
 ) -> None:
     """The loop never turns again, and nobody shuts its generators down."""
     found = {"one": entry(here)}
     for name in ("watched", "cluster"):
-        component = others.shard_map.components[name]
+        component = own_servers.shard_map.components[name]
         assert component.entry is not None
         found[name] = component.entry
     kit = AsyncShardKit(Changing(**found))

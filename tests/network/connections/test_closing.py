@@ -1,24 +1,24 @@
-"""Closing while somebody uses a connection: nothing is written elsewhere, and closed is closed."""
+"""Closing while somebody calls: nothing is written elsewhere, and what is closed stays closed."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
-import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import emptied
+from arranged import emptied, map_of
 from link_helpers import FACES, clients_of, closed, eventually, of, opened
 
 import shardkit
 from shardkit import ClosedError, Entry, ShardKit, ShardMap, aconnect, events
 from shardkit.config.component import Component
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 from shardkit.network.connections import connection as connections
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
@@ -28,13 +28,6 @@ PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 def kit(own: LocalServers) -> Iterator[ShardKit]:
     with emptied(own) as opened:
         yield opened
-
-
-def connection_of(kit: ShardKit, component: str = "c") -> Any:
-    """The connection that the next call on a component uses."""
-    client: Any = kit.client(component)
-    client.ping()
-    return client.connection_pool.connections.idle[-1]
 
 
 def between_look_up_and_write(
@@ -66,7 +59,10 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
             other.client("d").ping()
             opened.append(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
 
-        between_look_up_and_write(monkeypatch, connection_of(kit), close_and_open_others)
+        client: Any = kit.client("c")
+        client.ping()
+        [connection] = client.connection_pool.connections.idle  # of the next call
+        between_look_up_and_write(monkeypatch, connection, close_and_open_others)
         with closed():
             words.hset("stolen", "x")
         assert other.client("d").get("nothing") is None  # no answer of another's
@@ -76,23 +72,12 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
 
 
 def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalServers) -> None:
-    client: Any = kit.client("c")
-    failures: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            client.blpop("jobs", 0)
-        except BaseException as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    with own.servers[0].client() as asking:
+    with ThreadPoolExecutor(1) as threads, own.servers[0].client() as asking:
+        waiting = threads.submit(kit.client("c").blpop, ["jobs"], 0)
         while "blpop" not in str(asking.client_list()):
             pass
-    kit.close()
-    waiting.join(10)
-    assert [type(error) for error in failures] == [ClosedError]
+        kit.close()
+        assert type(waiting.exception(10)) is ClosedError
 
 
 async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: str) -> None:
@@ -198,3 +183,43 @@ async def test_a_kit_that_nobody_closes_leaves_no_connection(own: LocalServers, 
 
     await use()
     assert await eventually(is_gone)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "command": lambda client: client.get("k"),
+    "blocking": lambda client: client.blpop("list", 1),
+    "pipeline": lambda client: client.pipeline().get("k").execute(),
+    "watch": lambda client: client.pipeline(transaction=True).watch("k"),
+}
+
+
+@pytest.mark.parametrize("name", ["data", "whole"])
+@pytest.mark.parametrize(("private", "shuts_down"), [(False, True), (True, True), (False, False)])
+def test_a_client_of_an_ended_loop_names_the_loop(
+    private: bool, name: str, shuts_down: bool
+) -> None:
+    async def opened() -> Any:
+        kit = await shardkit.aconnect(shards)
+        client: Any = await kit.client(name, private=private)
+        assert await client.set("k", 1) is True
+        return kit, client
+
+    async def calls() -> int:
+        assert await (await kit.client(name)).get("k") == b"1"  # the kit is usable
+        for call in CALLS.values():
+            with pytest.raises(ClosedError, match=r"^the event loop of this client has ended; "):
+                await call(client)
+        await kit.aclose()
+        with pytest.raises(ClosedError, match="the kit is closed"):
+            await kit.client(name)
+        return len(CALLS)
+
+    with LocalServer() as server, LocalCluster() as cluster:
+        whole = {"entry": {**cluster.entry.fields}}
+        shards = map_of(data={"entry": {"port": server.port}}, whole=whole)
+        first = asyncio.new_event_loop()
+        kit, client = first.run_until_complete(opened())
+        if shuts_down:
+            first.run_until_complete(first.shutdown_asyncgens())
+        first.close()
+        assert asyncio.run(calls()) == 4

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import free_port
-from link_helpers import eventually, of, opened
+from link_helpers import eventually, mapped, of, opened
 from scripted_server import bulk, scripted
 
-from shardkit import ShardErrors, ShardKitError, ShardMap
+from shardkit import ShardErrors, ShardKitError
 from shardkit.local import LocalSentinel
 
 
@@ -27,10 +28,6 @@ def watched() -> Iterator[LocalSentinel]:
     # With less, a busy machine has more failovers than the test.
     with LocalSentinel("main", replicas=1, sentinels=3, down_after=3) as running:
         yield running
-
-
-def map_of(watched: LocalSentinel) -> ShardMap:
-    return ShardMap.parse(str({"components": {"data": {"entry": watched.entry.fields}}}))
 
 
 def subscribers(watched: LocalSentinel) -> list[int]:
@@ -65,7 +62,10 @@ class Writers:
     async def writing(self, kind: str, watched: LocalSentinel) -> AsyncIterator[None]:
         """Write until the block ends, over connections that are kept and over new ones."""
         names = {"kept": False, "new": True}
-        async with opened(kind, map_of(watched)) as kept, opened(kind, map_of(watched)) as anew:
+        async with (
+            opened(kind, mapped(watched.entry.fields)) as kept,
+            opened(kind, mapped(watched.entry.fields)) as anew,
+        ):
             tasks = []
             for name, is_new in names.items():
                 client = await of((anew if is_new else kept).kit.client("data"))
@@ -138,7 +138,7 @@ async def test_a_failover_that_no_replica_confirms_ends_and_the_master_is_used_a
     [replica] = watched.replicas
     hasty = {**watched.entry.fields, "socket_timeout": 0.3}
     entries = {"patient": {"entry": watched.entry.fields}, "hasty": {"entry": hasty}}
-    async with opened(kind, ShardMap.parse(str({"components": entries}))) as face:
+    async with opened(kind, map_of(**entries)) as face:
         numbers = face.kit.set("numbers", component="hasty", total=100, members=int)
         client = await of(face.kit.client("patient"))
         assert replica.pid is not None
@@ -177,9 +177,7 @@ async def test_a_login_that_the_sentinels_refuse_is_named(
         admin.execute_command("ACL", "SETUSER", "default", "resetpass", ">secret")
         admin.execute_command("ACL", "SETUSER", "nobody", "on", "nopass", *rights)
     fields = alone.entry.fields
-    where = ShardMap.parse(
-        str({"components": {"data": {"entry": {"sentinel": {**fields["sentinel"], **given}}}}})
-    )
+    where = mapped({"sentinel": {**fields["sentinel"], **given}})
     said = "correct username and password under sentinel: in its entry"
     async with opened(kind, where) as face:
         with pytest.raises(ShardErrors) as failed:
@@ -196,10 +194,10 @@ async def test_a_login_that_the_sentinels_refuse_is_named(
 async def test_a_process_has_one_subscription_to_each_sentinel(
     kind: str, watched: LocalSentinel
 ) -> None:
-    async with opened(kind, map_of(watched)) as one:
+    async with opened(kind, mapped(watched.entry.fields)) as one:
         assert await of((await of(one.kit.client("data"))).ping())
         assert await eventually(lambda: subscribers(watched) == [1, 1, 1])
-        async with opened("blocking", map_of(watched)) as other:
+        async with opened("blocking", mapped(watched.entry.fields)) as other:
             assert other.kit.client("data").ping()
             assert await of((await of(one.kit.client("data", private=True))).ping())
             assert subscribers(watched) == [1, 1, 1]
@@ -211,7 +209,7 @@ async def test_a_process_has_one_subscription_to_each_sentinel(
 
 @pytest.mark.parametrize("private", [False, True])
 async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSentinel) -> None:
-    async with opened(kind, map_of(alone)) as face:
+    async with opened(kind, mapped(alone.entry.fields)) as face:
         client = await of(face.kit.client("data", private=private))
         news = client.pubsub(ignore_subscribe_messages=True)
         await of(news.subscribe("news"))
@@ -234,8 +232,7 @@ async def test_connecting_by_sentinels_is_tried_again_as_often_as_the_entry_says
     with scripted(SENTINEL=masters) as sentinel:
         fields = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", sentinel.port]]}}
         fields |= {"retries": 4}
-        where = ShardMap.parse(str({"components": {"data": {"entry": fields}}}))
-        async with opened(kind, where) as face:
+        async with opened(kind, mapped(fields)) as face:
             client = await of(face.kit.client("data"))
             with pytest.raises(redis.ConnectionError, match=r"cannot be reached"):
                 await of(client.ping())

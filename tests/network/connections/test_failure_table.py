@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,6 @@ from redis.exceptions import (
 )
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout
 from shardkit.local import LocalServer, LocalServers
 
@@ -133,22 +132,16 @@ components:
 """
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
-        yield servers
-
-
-def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
-    with shardkit.connect(servers.shard_map) as kit:
-        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}>"
+def test_a_blocking_kit_shows_its_pools(own_servers: LocalServers) -> None:
+    with shardkit.connect(own_servers.shard_map) as kit:
+        assert repr(kit) == f"<ShardKit of {own_servers.shard_map.source}>"
         client = kit.client("visits", 1)
         client.ping()
         port = client.connection_pool.connection_kwargs["port"]
         held = client.connection_pool.get_connection()
         pool = repr(client.connection_pool)
         assert pool == f"<Pool 127.0.0.1:{port}/1: 1 in use, 0 idle>"
-        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}: visits:1 {pool}>"
+        assert repr(kit) == f"<ShardKit of {own_servers.shard_map.source}: visits:1 {pool}>"
         client.connection_pool.release(held)
         assert repr(client.connection_pool).endswith("0 in use, 1 idle>")
         kit.client("visits")

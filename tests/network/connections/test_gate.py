@@ -56,10 +56,6 @@ SPELLINGS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
 }
 
 
-async def executed(client: Any, args: tuple[Any, ...]) -> None:
-    await of(client.execute_command(*args))
-
-
 async def piped(client: Any, args: tuple[Any, ...], transaction: bool = False) -> None:
     pipe = client.pipeline(transaction=transaction)
     try:
@@ -112,9 +108,9 @@ async def over_one_connection(client: Any, args: tuple[Any, ...]) -> None:
         await of(one.close() if isinstance(client, redis.Redis) else one.aclose())
 
 
-async def by_redis_pys_client(client: Any, args: tuple[Any, ...]) -> None:
+def by_redis_pys_client(client: Any, args: tuple[Any, ...]) -> Any:
     kind = redis.Redis if isinstance(client, redis.Redis) else aioredis.Redis
-    await of(kind(connection_pool=client.connection_pool).execute_command(*args))
+    return of(kind(connection_pool=client.connection_pool).execute_command(*args))
 
 
 async def as_a_subscriber(client: Any, args: tuple[Any, ...]) -> None:
@@ -148,7 +144,7 @@ def by_hand(args: tuple[Any, ...]) -> bytes:
 
 
 WAYS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
-    "execute_command": executed,
+    "execute_command": lambda client, args: of(client.execute_command(*args)),
     "pipeline": piped,
     "transaction pipeline": partial(piped, transaction=True),
     "watched pipeline": while_watching,

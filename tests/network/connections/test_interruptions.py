@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from arranged import emptied
+from link_helpers import alarms_raise, paused
 from places import at_place
 
 import shardkit
@@ -190,20 +191,10 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     kit: ShardKit, own: LocalServers, use: Callable[[ShardKit], object], kind: type[Exception]
 ) -> None:
     use(kit)
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise kind("of my own")
-
-    before = signal.signal(signal.SIGALRM, handler)
-    own.servers[0].pause()
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with paused(own.servers[0]), alarms_raise(kind("of my own")) as alarm:
+        alarm(0.1)
         with pytest.raises(kind, match=r"^of my own$"):
             use(kit)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        own.servers[0].resume()
     use(kit)
 
 
@@ -238,39 +229,25 @@ def subscribed(kit: ShardKit) -> Any:
 def test_an_error_of_a_signal_handler_ends_a_wait(
     kit: ShardKit, wait: str, kind: type[Exception]
 ) -> None:
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise kind("of my own")
-
-    before = signal.signal(signal.SIGALRM, handler)
     lock, semaphore = kit.lock("held", component="c"), kit.semaphore("s", component="c", limit=1)
     kit.countdown_latch("l", component="c").set(1)
     kit.election("held", component="c").campaign()
-    try:
-        with lock, semaphore:
-            for _ in range(2):  # while it subscribes, perhaps, and later
-                signal.setitimer(signal.ITIMER_REAL, 0.2)
-                with pytest.raises(kind, match=r"^of my own$"):
-                    WAITS[wait](kit)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with alarms_raise(kind("of my own")) as alarm, lock, semaphore:
+        for _ in range(2):  # while it subscribes, perhaps, and later
+            alarm(0.2)
+            with pytest.raises(kind, match=r"^of my own$"):
+                WAITS[wait](kit)
 
 
 @pytest.mark.timeout(120, method="thread")
 def test_an_error_of_a_signal_handler_ends_a_wait_that_begins(kit: ShardKit) -> None:
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError("of my own")
-
     def trace(frame: FrameType, event: str, arg: object) -> None:
         if frame.f_code.co_name == "set_timeout":  # a moment that no timer meets
             sys.settrace(None)
             signal.raise_signal(signal.SIGALRM)
 
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
+    with alarms_raise(TimeoutError("of my own")):
         sys.settrace(trace)
         with pytest.raises(TimeoutError, match=r"^of my own$"):
             kit.list("none", component="c").blpop(timeout=1)
-    finally:
         sys.settrace(None)
-        signal.signal(signal.SIGALRM, before)

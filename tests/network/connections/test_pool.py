@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import redis
 from arranged import exit_code, forked
-from link_helpers import eventually, of
+from link_helpers import alarms_raise, eventually, of
 from redis.exceptions import MaxConnectionsError, TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
@@ -175,20 +174,13 @@ def test_a_handlers_error_costs_no_room(face: Pooled, error: BaseException) -> N
     pool = client.connection_pool
     [idle] = pool._get_free_connections()
 
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise error
-
     def look() -> bool:
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGALRM)
         return True
 
     idle.is_reusable = look
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(type(error), match=r"^of my own$"):
-            client.ping()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with alarms_raise(error), pytest.raises(type(error), match=r"^of my own$"):
+        client.ping()
     assert counts(pool) == [0, 0]
     assert client.ping()
 
@@ -405,27 +397,19 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
 def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
     """An alarm goes off while it waits, at about the time at which the connection is released."""
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
+    with alarms_raise(Interrupted()) as alarm:
         for n in range(40):
             held = [pool.get_connection()]
             releasing = threading.Timer(0.01, lambda held=held: pool.release(held.pop()))
             releasing.start()
             with suppress(Interrupted):
-                signal.setitimer(signal.ITIMER_REAL, 0.009 + 0.0001 * n)
+                alarm(0.009 + 0.0001 * n)
                 pool.release(pool.get_connection())
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                alarm(0)
             releasing.join()
             with within(Deadline(time.monotonic() + 5, 5)):
                 pool.release(pool.get_connection())
             assert pool.pending() == 0
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @BLOCKING

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,16 +164,11 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def subscribed(moving: Moving) -> tuple[Any, Any]:
+async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     listener = client.pubsub()
     await of(listener.subscribe("news"))
     assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
-    return client, listener
-
-
-async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    client, listener = await subscribed(moving)
     moving.move(there)
     await of(client.ping())
     assert await eventually(lambda: clients_of(here) == 0)
@@ -319,51 +313,27 @@ def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: Lo
         assert asyncio.run(eventually(lambda: clients_of(there) == 0))
 
 
-def test_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
+def test_private_clients_reconnect_after_a_fork(
+    kind: str, tmp_path: Path, here: LocalServer
+) -> None:
     """Though a thread of the parent was switching to another address, and held the lock."""
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
-    with shardkit.connect(moving.path) as kit:
-        client: Any = kit.client("jobs", private=True)
-        client.set("k", 1)
-        parents = client.client_id()
+    with faced(kind, moving.path) as face:  # type: ignore[arg-type]
+        client = face.run(face.kit.client("jobs", private=True))
+        face.run(client.set("k", 1))
+        parents = face.run(client.client_id())
+
+        async def differs() -> bool:
+            return await of(client.get("k")) == b"1" and await of(client.client_id()) != parents
 
         def use() -> None:
-            assert client.get("k") == b"1"
-            assert client.client_id() != parents
+            assert asyncio.run(differs())
 
-        with client.connection_pool._switch:
+        with nullcontext() if face.runner else client.connection_pool._switch:
             child = forked(use)
         assert exit_code(child) == 0
-        assert client.client_id() == parents
-
-
-def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
-    moving = Moving(None, tmp_path / "map.yaml")
-    moving.write(here)
-
-    async def found() -> tuple[Any, Any]:
-        kit = await shardkit.aconnect(moving.path)
-        return kit, await kit.client("jobs", private=True)
-
-    async def use() -> Any:
-        await client.set("k", 1)
-        assert await client.get("k") == b"1"
-        return await client.client_id()
-
-    def differs(one: object, other: object) -> None:
-        assert one != other
-
-    with asyncio.Runner() as runner:
-        kit, client = runner.run(found())
-        parents = runner.run(use())
-        assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
-        assert runner.run(use()) == parents
-        runner.run(kit.aclose())
-
-
-def done(face: Face, value: Any) -> Any:
-    return face.run(value) if inspect.isawaitable(value) else value
+        assert face.run(client.client_id()) == parents
 
 
 def both(face: Face) -> tuple[Any, Any]:
@@ -372,15 +342,15 @@ def both(face: Face) -> tuple[Any, Any]:
     async def own() -> Any:
         return own_client(face.kit, "one")
 
-    client = done(face, face.kit.client("one"))
+    client = face.run(face.kit.client("one"))
     kits = face.run(own()) if face.runner else own_client(face.kit, "one")
     return client, kits.connection_pool
 
 
 def line(face: Face, connection: Any) -> Any:
     """What the server calls its connection, by whatever object."""
-    done(face, connection.send_command("CLIENT", "ID"))
-    return done(face, connection.read_response())
+    face.run(connection.send_command("CLIENT", "ID"))
+    return face.run(connection.read_response())
 
 
 def lines(face: Face, pool: Any) -> list[Any]:
@@ -422,33 +392,33 @@ def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> Non
     write(face)
     usual = settings(own)
     before = lines(face, own)
-    done(face, CHANGES[change](client))
+    face.run(CHANGES[change](client))
     if change in ("a database", "a timeout", "a class"):  # what is idle stays as it is, as anywhere
-        taken = [done(face, client.connection_pool.get_connection()) for _ in range(2)]
+        taken = [face.run(client.connection_pool.get_connection()) for _ in range(2)]
         assert line(face, taken[0]) == before[0]
         assert taken[1] not in own.connections.lent
         other = line(face, taken[1])
         for connection in taken:
-            done(face, client.connection_pool.release(connection))
+            face.run(client.connection_pool.release(connection))
         assert lines(face, client.connection_pool) == [other]
     write(face)
     assert settings(own) == usual
     assert lines(face, own) == before  # still there, still open
-    done(face, client.ping())
+    face.run(client.ping())
     assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
 
 
 def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(face: Face) -> None:
     client, own = both(face)
-    under_way = done(face, own.get_connection())
-    lent = done(face, client.connection_pool.get_connection())
-    done(face, client.connection_pool.disconnect())
+    under_way = face.run(own.get_connection())
+    lent = face.run(client.connection_pool.get_connection())
+    face.run(client.connection_pool.disconnect())
     for connection in (under_way, lent):
         assert connection.is_connected
         assert not connection.should_reconnect()
     released = [line(face, lent), line(face, under_way)]
-    done(face, client.connection_pool.release(lent))  # goes back to where it came from
-    done(face, own.release(under_way))
+    face.run(client.connection_pool.release(lent))  # goes back to where it came from
+    face.run(own.release(under_way))
     assert lines(face, own) == released
     assert not own.connections.lent
     assert client.connection_pool.connections.idle == []
@@ -456,22 +426,22 @@ def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(fac
 
 def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
     client, _ = both(face)
-    done(face, client.connection_pool.disconnect())
-    done(face, client.blpop("none", timeout=0.01))
+    face.run(client.connection_pool.disconnect())
+    face.run(client.blpop("none", timeout=0.01))
     held = client.connection_pool.connections.idle[-1]
-    done(face, face.kit.aclose() if face.runner else face.kit.close())
+    face.run(face.kit.aclose() if face.runner else face.kit.close())
     assert not held.is_connected
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        done(face, client.ping())
-    done(face, client.connection_pool.disconnect())  # as a library at its end
+        face.run(client.ping())
+    face.run(client.connection_pool.disconnect())  # as a library at its end
 
 
 def test_a_clusters_client_can_be_closed_by_its_holder(cluster: LocalCluster) -> None:
     for kind in ("blocking", "awaiting"):
         with faced(kind, map_of(one={"entry": cluster.entry.fields})) as face:
             write(face)
-            client = done(face, face.kit.client("one"))
-            done(face, client.set("k", 1))
-            done(face, client.aclose() if face.runner else client.close())
+            client = face.run(face.kit.client("one"))
+            face.run(client.set("k", 1))
+            face.run(client.aclose() if face.runner else client.close())
             write(face)
-            assert done(face, client.get("k")) == b"1"
+            assert face.run(client.get("k")) == b"1"

@@ -92,22 +92,14 @@ async def decorated(face: Any, clients: list[Any]) -> None:
         await face.kit.sharded_connection("one")(call)("key")
 
 
-async def routes(face: Any, clients: list[Any]) -> None:
-    await of(face.kit.key_sharded("one")["any"].set("k", "new"))
-
-
-async def structures(face: Any, clients: list[Any]) -> None:
-    await of(face.kit.hash("h", component="one").hset("k", "new"))
-
-
 USES: dict[str, Callable[..., Any]] = {
     "client": sets,
     "private client": sets,
     "pipeline": pipes,
     "transaction": partial(pipes, transaction=True),
     "decorated": decorated,
-    "router": routes,
-    "structure": structures,
+    "router": lambda face, _: of(face.kit.key_sharded("one")["any"].set("k", "new")),
+    "structure": lambda face, _: of(face.kit.hash("h", component="one").hset("k", "new")),
 }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -18,8 +16,8 @@ from typing import Any
 
 import pytest
 from arranged import ask, map_of
-from faces import Face, eventually, faced
-from link_helpers import clients_of, opened
+from faces import eventually, faced
+from link_helpers import alarms_raise, clients_of, in_threads, opened, paused
 
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
@@ -56,10 +54,6 @@ def over(servers: list[LocalServer], shards: int = 64, first: int = 1, **fields:
     )
 
 
-def of(face: Face, value: Any) -> Any:
-    return face.run(value) if inspect.isawaitable(value) else value
-
-
 def names(server: LocalServer) -> list[str]:
     with server.client() as client:
         listed = client.client_list()
@@ -71,18 +65,18 @@ def test_a_server_has_one_connection_whatever_the_shards(
 ) -> None:
     with faced(kind, over(servers)) as face:
         router = face.kit.key_sharded("many")
-        assert of(face, router.mset({key: key for key in KEYS})) is True
-        assert of(face, router.mget(KEYS)) == [key.encode() for key in KEYS]
-        of(face, of(face, face.kit.client("one")).set("k", 1))
+        assert face.run(router.mset({key: key for key in KEYS})) is True
+        assert face.run(router.mget(KEYS)) == [key.encode() for key in KEYS]
+        face.run(face.run(face.kit.client("one")).set("k", 1))
         ids = face.kit.set("ids", component="many", members=int, total=50_000)
-        of(face, ids.sadd(*range(5000)))
-        assert of(face, ids.scard()) == 5000
-        client = of(face, face.kit.client("many", 5))
+        face.run(ids.sadd(*range(5000)))
+        assert face.run(ids.scard()) == 5000
+        client = face.run(face.kit.client("many", 5))
         pipe = client.pipeline()
         pipe.set("a", 1)
         pipe.get("a")
-        assert of(face, pipe.execute()) == [True, b"1"]
-        assert of(face, client.blpop(["none"], 0.01)) is None
+        assert face.run(pipe.execute()) == [True, b"1"]
+        assert face.run(client.blpop(["none"], 0.01)) is None
         for server in servers:
             assert len(names(server)) == 1
         [name] = names(servers[0])
@@ -101,9 +95,9 @@ def test_entries_with_urls_share_connections(
     places: list[Any] = [{"url": url} for url in urls]
     places.append({"host": "127.0.0.1", "port": servers[0].port, "db": 3})
     with faced(kind, map_of(many={"shards": places})) as face:
-        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        face.run(face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
         for n in range(len(places)):
-            of(face, of(face, face.kit.client("many", n)).ping())
+            face.run(face.run(face.kit.client("many", n)).ping())
         assert len(names(servers[0])) == 1
     assert ask(servers[0], "info", "keyspace").keys() == {"db1", "db2", "db3", "db7"}
 
@@ -118,7 +112,7 @@ def test_entries_that_differ_in_a_limit_share_no_connection(
 ) -> None:
     places = [{"port": servers[0].port, "db": 1}, {"port": servers[0].port, "db": 2, **own}]
     with faced(kind, map_of(many={"shards": places})) as face:
-        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        face.run(face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
         assert len(names(servers[0])) == 2
 
 
@@ -127,13 +121,13 @@ def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServe
         router = face.kit.key_sharded("many")
         for _ in range(2):
             with pytest.raises(ShardErrors, match="24 shards failed") as caught:
-                of(face, router.mset({key: key for key in KEYS}))
+                face.run(router.mset({key: key for key in KEYS}))
             assert all("has no database of this number" in str(e) for e in caught.value.exceptions)
             lost = {failure.shard for failure in caught.value.exceptions}
             assert lost == {f"many:{n}" for n in range(40, 64)}
-        place = of(face, face.kit.component("many")).place
+        place = face.run(face.kit.component("many")).place
         kept = [key for key in KEYS if f"many:{place(key)}" not in lost]
-        assert of(face, router.mget(kept)) == [key.encode() for key in kept]
+        assert face.run(router.mget(kept)) == [key.encode() for key in kept]
     for server in servers:
         with server.client() as client:
             written = {int(name.removeprefix("db")) for name in client.info("keyspace")}
@@ -145,14 +139,14 @@ def test_a_right_to_select_that_is_taken_away_is_said(
 ) -> None:
     with faced(kind, over(servers[:1], 4)) as face:
         router = face.kit.key_sharded("many")
-        of(face, router.mset(dict.fromkeys(KEYS, 1)))
+        face.run(router.mset(dict.fromkeys(KEYS, 1)))
         ask(servers[0], "execute_command", "ACL", "SETUSER", "default", "-select")
         with pytest.raises(ShardErrors, match="shards failed") as caught:
-            of(face, router.mget(KEYS))
+            face.run(router.mget(KEYS))
         said = [str(failure) for failure in caught.value.exceptions]
         assert all("the user may not run SELECT" in text for text in said)
         with pytest.raises(ShardErrors, match="shards failed") as caught:
-            of(face, router.mset(dict.fromkeys(KEYS, 2)))
+            face.run(router.mset(dict.fromkeys(KEYS, 2)))
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
@@ -174,12 +168,12 @@ def test_a_fence_holds_up_the_commands_of_its_database_alone(
 
         with faced(kind, over(servers, 16)) as face:
             if opened:  # other databases were in use before
-                of(face, face.kit.driver.link.send([Command("many", KEYS[0], ("PING",))]))
+                face.run(face.kit.driver.link.send([Command("many", KEYS[0], ("PING",))]))
             remover = threading.Thread(target=remove)
             remover.start()
-            assert of(face, face.kit.driver.link.send(batch)) == [1] * len(KEYS)
+            assert face.run(face.kit.driver.link.send(batch)) == [1] * len(KEYS)
             remover.join()
-            assert of(face, face.kit.driver.link.send(batch)) == [2] * len(KEYS)
+            assert face.run(face.kit.driver.link.send(batch)) == [2] * len(KEYS)
     assert before[0] == 1  # the fence alone
     assert before[1] > 100
     assert sum(client.dbsize() for client in [closed, other]) > 200
@@ -247,27 +241,17 @@ def test_a_corrected_entry_is_used_while_the_breaker_of_the_wrong_one_is_open(
 def test_calls_over_several_servers_never_wait_for_each_other(servers: list[LocalServer]) -> None:
     """More threads than connections, each needing two: they are taken in one order, and in turn."""
     shard_map = over(servers, 4, blocking_pool={"size": 2, "timeout": 5})
-    failed: list[Exception] = []
-    done = [0]
     with shardkit.connect(shard_map) as kit:
         router, end = kit.key_sharded("many"), time.monotonic() + 2
 
-        def work(seed: int) -> None:
-            choose = random.Random(seed)
+        def work(seed: int) -> int:
+            choose, done = random.Random(seed), 0
             while time.monotonic() < end:
-                try:
-                    router.mget(choose.sample(KEYS, 30))
-                    done[0] += 1
-                except Exception as error:
-                    failed.append(error)
+                router.mget(choose.sample(KEYS, 30))
+                done += 1
+            return done
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert failed == []
-    assert done[0] > 100
+        assert sum(in_threads(12, work)) > 100
 
 
 INTERRUPTED = """
@@ -336,22 +320,12 @@ def without_gc() -> Iterator[None]:
 def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
     servers: list[LocalServer],
 ) -> None:
-    def handler(*_: object) -> None:
-        raise Alarm
-
     batch = [Command("many", key, ("INCR", key)) for key in KEYS]
-    before = signal.signal(signal.SIGALRM, handler)
     with shardkit.connect(over(servers, 8)) as kit:
-        for server in servers:
-            server.pause()
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.6)
+        with paused(*servers), alarms_raise(Alarm()) as alarm:
+            alarm(0.6)
             with pytest.raises(Alarm):
                 kit.driver.link.send(batch)
-        finally:
-            signal.signal(signal.SIGALRM, before)
-            for server in servers:
-                server.resume()
         time.sleep(0.3)  # the threads, which still connect, have time to send
         gone = eventually(lambda: not any(map(clients_of, servers)))
         assert gone, "the threads have closed what they opened"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -131,6 +133,21 @@ def paused(*servers: Any) -> Iterator[None]:
     finally:
         for server in servers:
             server.resume()
+
+
+@contextmanager
+def alarms_raise(error: BaseException) -> Iterator[Callable[[float], object]]:
+    """Have SIGALRM raise an error inside; what sets after how many seconds it comes."""
+
+    def handler(*_: object) -> None:
+        raise error
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield partial(signal.setitimer, signal.ITIMER_REAL)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
 
 
 def cut(server: LocalServer) -> int:

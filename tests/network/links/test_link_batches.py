@@ -1,13 +1,14 @@
-"""Batches over many shards: order, parity with redis-py, size; refused and coalesced commands."""
+"""Batches over many shards: order and size; refused, joined and coalesced commands."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
-from link_helpers import Face, command, count_of, opened
+from link_helpers import Face, command, count_of, opened, script_call
 from redis.crc import key_slot
 from scripted_server import Answer, ScriptedServer, bulk, scripted
 
@@ -22,6 +23,7 @@ from shardkit.operations import (
     Command,
     CommandList,
     Replies,
+    Script,
     Shard,
     Transaction,
 )
@@ -160,37 +162,44 @@ async def send(face: Face, batch: list[Any]) -> Replies:
     return await face.carry(CommandList(batch, coalesced=True))
 
 
+TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")
+
+
 def some(count: int, dice: random.Random) -> list[Any]:
-    """CommandList, of which many neighbours can be joined."""
+    """Requests, of which many neighbours can be joined."""
     batch: list[Any] = []
     while len(batch) < count:
         n = dice.randrange(40)
-        kind = dice.choice(["get", "set", "hget", "hset", "other", "transaction"])
         for _ in range(dice.choice([1, 1, 2, 5, 30])):
-            key = f"s{dice.randrange(40)}"
-            made: dict[str, Any] = {
-                "get": command("few", key, "GET"),
-                "set": command("few", key, "SET", f"v{n}"),
-                "hget": command("few", f"h{n % 3}", "HGET", f"f{n}"),
-                "hset": command("few", f"h{n % 3}", "HSET", f"f{n}", n),
-                "other": command("few", key, "STRLEN"),
-                "transaction": Transaction(
-                    "few", key, (command("few", key, "GET"), command("few", key, "EXISTS"))
-                ),
-            }
-            batch.append(made[kind])
+            key, counter = f"s{dice.randrange(40)}", f"n{dice.randrange(9)}"
+            made = [
+                command("few", key, "GET"),
+                command("few", key, "SET", f"v{n}" * dice.choice([1, 1, 2000])),
+                command("few", f"h{n % 3}", "HGET", f"f{n}"),
+                command("few", f"h{n % 3}", "HSET", f"f{n}", n),
+                command("few", key, "STRLEN"),
+                command("few", counter, "INCRBY", n),
+                script_call("few", TWICE, [counter], ["a"]),
+                Transaction("few", key, (command("few", key, "GET"),) * (n % 3)),
+            ]
+            batch.append(made[n % len(made)])
     return batch
 
 
-async def test_random_batches_have_the_same_replies_as_one_by_one(face: Face) -> None:
-    dice = random.Random(4)
-    for count in (1, 2, 7, 300, 3000):
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
+async def test_random_batches_have_the_same_replies_as_one_by_one(
+    face: Face, lower: Any, chunk: int
+) -> None:
+    lower(chunk_requests=chunk, replies_due=2 * chunk)
+    dice = random.Random(chunk)
+    for count in (1, 2, 7, 40, 300, 3 * chunk):
         batch = some(count, dice)
-        empty = [command("few", request.key, "DEL") for request in batch]
+        empty = [command("few", f"{kind}{n}", "DEL") for kind in "shn" for n in range(40)]
         await face.send(*empty)
-        expected = list(await face.send(*batch))
-        await face.send(*empty)
-        assert list(await send(face, batch)) == expected
+        expected = [(await face.send(request))[0] for request in batch]
+        for way in (face.carry, partial(send, face)):
+            await face.send(*empty)
+            assert list(await way(batch)) == expected
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 5000])

@@ -78,10 +78,6 @@ async def test_entries_do_not_change_structures(kind: str, component: str) -> No
             assert await face.send(command(component, "words:meta", "HGET", "kind")) == [b"set"]
 
 
-def map_of(port: int, **fields: Any) -> ShardMap:
-    return mapped({"port": port, **fields}, "own")
-
-
 async def seen(client: Any, command: str) -> None:
     """Wait until the server has a client that executes a command."""
     while True:
@@ -202,7 +198,7 @@ async def test_calls_are_as_redis_pys(
     plain = (redis if kind == "blocking" else aioredis).Redis(port=own_server.port, **options)
     expected = await answers(plain)
     await of(plain.close() if kind == "blocking" else plain.aclose())
-    async with opened(kind, map_of(own_server.port, **options)) as face:
+    async with opened(kind, mapped({"port": own_server.port, **options}, "own")) as face:
         client = await of(face.kit.client("own"))
         assert await answers(client) == expected
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ from link_helpers import (
     command,
     count_of,
     in_threads,
-    script_call,
 )
 
 from shardkit import ShardKit
@@ -24,7 +20,6 @@ from shardkit.operations import (
     Command,
     CommandList,
     Operation,
-    Script,
     Transaction,
 )
 
@@ -91,52 +86,6 @@ async def test_columns_are_joined_with_what_others_send_at_the_same_time(
     ):
         assert await face.together(map(steps, others)) == found
     assert count_of(servers.server_of("one"), "mget") == before + 2  # not if one is no column
-
-
-BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
-TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")
-
-
-class Model:
-    """Counters, and what commands on them answer."""
-
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
-        self.counts: dict[str, int] = defaultdict(int)
-
-    def request(self) -> tuple[Command | Transaction, Any]:
-        key = f"k{self.dice.randrange(30)}"
-        if self.dice.random() < 0.15:
-            parts = [self.command(key) for _ in range(self.dice.randrange(5))]
-            return Transaction("many", key, tuple(c for c, _ in parts)), [a for _, a in parts]
-        return self.command(key)
-
-    def command(self, key: str) -> tuple[Command, Any]:
-        kind = self.dice.randrange(5)
-        if kind == 0:
-            count = self.counts.get(key)
-            return command("many", key, "GET"), None if count is None else str(count).encode()
-        if kind == 1:
-            text = "v" * self.dice.choice([1, 100, 5_000])
-            return Command("many", key, ("ECHO", text)), text.encode()
-        if kind == 2:
-            self.counts[key] += 2
-            return script_call("many", TWICE, [key], ["a"]), [self.counts[key], [b"a"]]
-        amount = self.dice.randrange(1, 10)
-        self.counts[key] += amount
-        if kind == 3:
-            return script_call("many", BUMP, [key], [amount]), self.counts[key]
-        return command("many", key, "INCRBY", amount), self.counts[key]
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
-async def test_batches_are_right(face: Face, lower: Callable[..., None], chunk: int) -> None:
-    lower(chunk_requests=chunk, replies_due=2 * chunk)
-    model = Model(random.Random(chunk))
-    for _ in range(25):
-        wanted = [model.request() for _ in range(model.dice.choice([1, 2, 10, 150]))]
-        replies = await face.send(*[request for request, _ in wanted])
-        assert replies == [answer for _, answer in wanted]
 
 
 def ask(kit: ShardKit, *args: Any, to: str = "one") -> Any:

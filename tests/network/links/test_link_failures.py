@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: 
 from scripted_server import scripted
 
 import shardkit
-from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
+from shardkit import CommandRefused, ShardErrors, ShardUnavailable
 from shardkit.errors import CommandsRefused
 from shardkit.local import LocalServer, LocalServers
 from shardkit.operations import Command, Operation, Shard, Structure, operation
@@ -39,32 +39,26 @@ components:
 )
 
 
-@pytest.fixture(scope="module")
-def all_servers() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
-        yield running
-
-
 @pytest.fixture
-def own(all_servers: LocalServers) -> Iterator[list[LocalServer]]:
+def own(own_servers: LocalServers) -> Iterator[list[LocalServer]]:
     """Four servers, empty and running; they may be killed and paused."""
-    for server in all_servers.servers:
+    for server in own_servers.servers:
         if not server.running:
             server.restart()
         with server.client() as client:
             client.flushall()
             client.config_resetstat()
-    yield all_servers.servers
-    for server in all_servers.servers:
+    yield own_servers.servers
+    for server in own_servers.servers:
         if server.running:
             server.resume()
 
 
 @pytest_asyncio.fixture(params=FACES)
 async def mine(
-    request: pytest.FixtureRequest, all_servers: LocalServers, own: list[LocalServer]
+    request: pytest.FixtureRequest, own_servers: LocalServers, own: list[LocalServer]
 ) -> AsyncIterator[Face]:
-    async with opened(request.param, all_servers.shard_map) as found:
+    async with opened(request.param, own_servers.shard_map) as found:
         await found.send(*to_all("PING"))  # connected before anything happens
         yield found
 
@@ -75,21 +69,17 @@ def to_all(name: str, *args: Any, shards: int = 4, **options: Any) -> list[Comma
     return [Command(Shard("data", n), "k", sent, **options) for n in range(shards)]
 
 
-def check_unavailable(failure: Any, shard: str, name: str, server: LocalServer) -> None:
-    assert isinstance(failure, ShardUnavailable)
-    assert failure.shard == shard
-    assert failure.command == name
-    assert server.address in failure.message
-    assert isinstance(failure.error, RedisError | OSError)
-    assert failure.__cause__ is failure.error
-
-
 async def test_siblings_of_a_dead_shard_answer(mine: Face, own: list[LocalServer]) -> None:
     own[2].kill()
     for _ in range(2):  # lost while connected, refused after that
         replies = await mine.send(*to_all("INCR"))
         assert replies.failed
-        check_unavailable(replies[2], "data:2", "INCR", own[2])
+        failure: Any = replies[2]
+        assert isinstance(failure, ShardUnavailable)
+        assert (failure.shard, failure.command) == ("data:2", "INCR")
+        assert own[2].address in failure.message
+        assert isinstance(failure.error, RedisError | OSError)
+        assert failure.__cause__ is failure.error
     assert [await mine.send(c) for c in to_all("GET")[:2]] == [[b"2"], [b"2"]]
     assert "cannot be reached" in str(replies[2])
     assert "shardkit status" in replies[2].remedy
@@ -174,8 +164,8 @@ async def test_a_hanging_server_ends_a_blpop(mine: Face, own: list[LocalServer])
     assert isinstance(reply.error, TimeoutError)
 
 
-async def test_a_blpop_can_be_cancelled(all_servers: LocalServers, own: list[LocalServer]) -> None:
-    async with await shardkit.aconnect(all_servers.shard_map) as kit:
+async def test_a_blpop_can_be_cancelled(own_servers: LocalServers, own: list[LocalServer]) -> None:
+    async with await shardkit.aconnect(own_servers.shard_map) as kit:
         send = kit.driver.link.send
         waiting = asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)]))
         await asyncio.sleep(0.6)  # longer than the entry lets replies take
@@ -188,9 +178,9 @@ async def test_a_blpop_can_be_cancelled(all_servers: LocalServers, own: list[Loc
 
 
 async def test_health_checks_come_before_a_command_and_never_in_between(
-    kind: str, all_servers: LocalServers, own: list[LocalServer]
+    kind: str, own_servers: LocalServers, own: list[LocalServer]
 ) -> None:
-    fields = {**all_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
+    fields = {**own_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
     async with opened(kind, mapped(fields, "one")) as face:
         await face.send(command("one", "k", "SET", "v"))
         [connection] = own_client(face.kit, "one").connection_pool.connections.idle

@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import signal
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
-from arranged import exit_code, forked
+from arranged import exit_code, forked, meanwhile
 from faces import own_client
-from link_helpers import clients_of, command, eventually, in_threads, mapped, opened, paused
+from link_helpers import (
+    alarms_raise,
+    clients_of,
+    command,
+    eventually,
+    in_threads,
+    mapped,
+    opened,
+    paused,
+)
 from scripted_server import bulk, scripted
 from test_gate import map_of
 
@@ -166,28 +175,21 @@ def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: in
     dice = random.Random(7)
     send = kit.driver.link.send
     hits = 0
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with alarms_raise(Interrupted()) as alarm:
         for _ in range(rounds):
             keys = dice.choices(KEYS, k=size)
             batch = [command("many", key, "GET") for key in keys]
             try:
-                signal.setitimer(signal.ITIMER_REAL, dice.random() * 2e-6 * size + 2e-5)
+                alarm(dice.random() * 2e-6 * size + 2e-5)
                 for _ in range(20):
                     send(batch)
             except Interrupted:
                 hits += 1
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                alarm(0)
             assert send(batch) == [key.encode() for key in keys]
             with kit.client("many", 3) as client:  # the client plane has the same connections
                 assert client.echo("x") == b"x"
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert hits
 
 
@@ -207,30 +209,19 @@ def child_of(kit: ShardKit, seed: int) -> int:
 
 def test_a_fork_while_other_threads_are_at_it_does_not_hang_the_child(kit: ShardKit) -> None:
     fill(kit)
-    stop = threading.Event()
-    wrong: list[Any] = []
 
-    def work(seed: int) -> None:
-        dice = random.Random(seed)
-        while not stop.is_set():
-            batch, expected = gets(dice)
-            if kit.driver.link.send(batch) != expected:
-                wrong.append(expected)
-            kit.topology.expire()
-            client = kit.client("many", seed)
-            client.connection_pool.disconnect(inuse_connections=False)  # so its locks are used
+    def work(dice: random.Random, seed: int) -> None:
+        batch, expected = gets(dice)
+        assert kit.driver.link.send(batch) == expected
+        kit.topology.expire()
+        client = kit.client("many", seed)
+        client.connection_pool.disconnect(inuse_connections=False)  # so its locks are used
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as threads:
+        for seed in range(4):
+            threads.enter_context(meanwhile(partial(work, random.Random(seed), seed)))
         children = [child_of(kit, seed) for seed in range(12)]
         assert [exit_code(pid) for pid in children] == [0] * 12
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
 
 
 def test_what_a_parent_holds_at_a_fork_stays_its_own(kit: ShardKit) -> None:

@@ -1,7 +1,7 @@
 """What a server refuses because it loads, or is a replica, was not executed: it is sent again.
 
 Within the entry's socket timeout, and after its entry was read anew, so that a call that meets a
-server that was just replaced ends on its successor.
+server that was just replaced ends on its successor. A split may have separated its keys meanwhile.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any, TypeAlias
 
 import pytest
 import redis
-from arranged import ask
+from arranged import ask, map_of
 from faces import Face, faced
-from link_helpers import resolving
+from faulty_proxy import faulty
+from link_helpers import FACES, command, opened, resolving
 from scripted_server import scripted
 
-from shardkit import ShardMap
+from shardkit import ShardMap, events
 from shardkit.admin import push
+from shardkit.errors import CommandRefused, CrossShardError
 from shardkit.local import LocalServer
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
@@ -170,3 +172,35 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
         with pytest.raises(redis.RedisError, match="of mine"):
             face.run(client_of(face).eval(text, 1, name))
         assert face.run(client_of(face).get(name)) == b"1"
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_request_that_a_split_refuses_may_have_been_executed_before(
+    kind: str, server: LocalServer
+) -> None:
+    def describe(shards: int) -> None:
+        at = [{"port": proxy.port, "db": n} for n in range(1, shards + 1)]
+        push(config, map_of(users={"shards": at}), force=True)
+
+    def split(event: events.Event) -> None:
+        if isinstance(event, events.CommandsRetried):
+            describe(5)
+            face.kit.topology.expire()
+
+    with server.client() as config, faulty(server.port) as proxy:
+        describe(2)
+        async with opened(kind, f"redis://{server.address}") as face:
+            place = face.kit.topology.reread if kind == "blocking" else face.kit.topology.areread
+            component = await face.value(place("users"))
+            keys = [key for n in range(40) if component.place(key := f"k{n}") == 0]
+            stop = events.subscribe(split)
+            try:
+                proxy.lose_answer("SINTER")
+                batch = [command("users", keys[0], "SINTER", key) for key in keys[1:]]
+                replies = await face.send(*batch)
+            finally:
+                stop()
+            refused = [reply for reply in replies if isinstance(reply, CommandRefused)]
+            assert refused
+            assert all(isinstance(reply.error, CrossShardError) for reply in refused)
+            assert all(reply.maybe_executed for reply in refused)

@@ -7,13 +7,14 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 import redis
-from faces import PATIENCE, eventually
+from faces import eventually
 from link_helpers import paused
 
 import shardkit
@@ -23,14 +24,6 @@ from shardkit.errors import MissingEntryError
 from shardkit.local import LocalServer
 from shardkit.network.topology import cache
 from shardkit.network.topology.feed import ChangeFeed
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + seconds * PATIENCE
-        time.sleep(0.001)
-    return time.monotonic() - began
 
 
 class Fed:
@@ -49,7 +42,7 @@ class Fed:
     def begin(self, url: str = "", shards: int = 3) -> None:
         self.push(1, shards)
         self.connect(url)
-        until(self.is_fed)
+        assert eventually(self.is_fed)
 
     def is_fed(self) -> bool:
         """Whether the server tells the kit of changes."""
@@ -64,8 +57,9 @@ class Fed:
     def database(self) -> object:
         return self.kit.topology.last_known("users").shards[0].fields["db"]
 
-    def uses(self, first: int) -> float:
-        return until(lambda: self.database() == first)
+    def uses(self, first: int) -> bool:
+        """Whether a push is followed in time."""
+        return bool(eventually(lambda: self.database() == first))
 
     def announced(self) -> set[int]:
         """The epochs that the kit says it uses."""
@@ -93,16 +87,16 @@ def test_idleness_is_quiet(fed: Fed, lower: Any, monkeypatch: pytest.MonkeyPatch
     fetch = source.fetch
     monkeypatch.setattr(source, "fetch", lambda keys: asked.append(keys) or fetch(keys))
     cached = fed.kit.topology._cache["users"]
-    until(lambda: cached.fresh_until > time.monotonic() + cache.INTERVAL)
+    assert eventually(lambda: cached.fresh_until > time.monotonic() + cache.INTERVAL)
     asked.clear()
     before = fed.sent("mget")
     router = fed.kit.key_sharded("users")
-    until(lambda: router["a"].get("a") is None and fed.sent("mget") >= before + 5)
+    assert eventually(lambda: router["a"].get("a") is None and fed.sent("mget") >= before + 5)
     # Five times, whether the server is there; no entries. Once it said which epoch it has.
     assert asked in ([], [["config:epoch"]])
     asked.clear()
     fed.push(4, 1000)
-    fed.uses(4)
+    assert fed.uses(4)
     assert 1 <= len(asked) <= 3
 
 
@@ -110,10 +104,10 @@ def test_a_new_feed_catches_up(fed: Fed) -> None:
     fed.begin()
     fed.client.client_kill_filter(_type="normal", skipme=True)
     fed.push(4)
-    fed.uses(4)
-    until(fed.is_fed)
+    assert fed.uses(4)
+    assert eventually(fed.is_fed)
     fed.push(7)
-    fed.uses(7)
+    assert fed.uses(7)
 
 
 class _Plain(redis.Connection):
@@ -150,7 +144,7 @@ def test_a_flush_changes_everything(feed: ChangeFeed, own_server: LocalServer) -
 def test_the_name_that_the_config_servers_entry_gives_stays(fed: Fed) -> None:
     fed.begin(f"{fed.url}?client_name=mine")
     fed.push(4)
-    fed.uses(4)
+    assert fed.uses(4)
     names = [each["name"] for each in fed.client.client_list()]
     assert not [name for name in names if name.startswith("shardkit:config-server")]
     assert names.count("mine") == 2  # that of the feed, and that of what reads
@@ -163,7 +157,7 @@ def test_no_right_to_track(fed: Fed, caplog: pytest.LogCaptureFixture) -> None:
     fed.push(1)
     fed.connect(f"redis://reader:secret@127.0.0.1:{fed.server.port}")
     fed.push(4)
-    fed.uses(4)
+    assert fed.uses(4)
     assert not fed.is_fed()
     assert f"{fed.kit.topology.source} does not tell of changes: " in caplog.text
 
@@ -175,7 +169,7 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(fed: Fed) -> Non
         fed.push(4)
         time.sleep(0.1)  # time in which the feed would have stored it
         assert fed.database() == 1
-    fed.uses(4)
+    assert fed.uses(4)
     assert cached.fresh_until > time.monotonic() + cache.INTERVAL
 
 
@@ -185,7 +179,7 @@ def test_change_that_cannot_be_read_stays_due_and_is_not_announced(
     lower(feed_beat=0.2)
     fed.begin()
     epoch = int(fed.client.get("config:epoch"))
-    until(lambda: fed.announced() == {epoch})
+    assert eventually(lambda: fed.announced() == {epoch})
     source, failed, well = fed.kit.topology.source, threading.Event(), threading.Event()
     fetch = source.fetch
 
@@ -203,8 +197,8 @@ def test_change_that_cannot_be_read_stays_due_and_is_not_announced(
     time.sleep(0.5)  # two beats
     assert fed.announced() == {epoch}
     well.set()
-    fed.uses(4)
-    until(lambda: fed.announced() == {epoch + 1})
+    assert fed.uses(4)
+    assert eventually(lambda: fed.announced() == {epoch + 1})
 
 
 def test_more_than_1024_descriptors(fed: Fed, caplog: pytest.LogCaptureFixture) -> None:
@@ -213,7 +207,7 @@ def test_more_than_1024_descriptors(fed: Fed, caplog: pytest.LogCaptureFixture) 
             stack.enter_context(socket.socket())
         fed.begin()
         fed.push(4)
-        fed.uses(4)
+        assert fed.uses(4)
         assert not caplog.messages
 
 
@@ -276,25 +270,18 @@ def test_a_process_has_two_connections_to_the_config_server_and_one_to_each_othe
 def test_threads_at_the_same_time_have_a_connection_each(fleet: Fleet) -> None:
     with kits(fleet) as opened:
         several = 3
-        threads = [
-            threading.Thread(target=kit.key_sharded("users").client(0).blpop, args=("empty", 30))
-            for kit in opened
-            for _ in range(several)
-        ]
         [first, second] = fleet.at_data
-        try:
-            for thread in threads:
-                thread.start()
-            assert eventually(
-                lambda: first.info("clients")["blocked_clients"] == several * PROCESSES
-            )
-            assert count(first) == several * PROCESSES
-            assert count(second) == PROCESSES
-        finally:
-            for _ in threads:
-                first.rpush("empty", 1)
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(several * PROCESSES) as threads:
+            for kit in opened * several:
+                threads.submit(kit.key_sharded("users").client(0).blpop, "empty", 30)
+            try:
+                assert eventually(
+                    lambda: first.info("clients")["blocked_clients"] == several * PROCESSES
+                )
+                assert count(first) == several * PROCESSES
+                assert count(second) == PROCESSES
+            finally:
+                first.rpush("empty", *range(several * PROCESSES))
         for kit in opened:
             kit.key_sharded("users").mget(KEYS)
         assert count(first) == several * PROCESSES  # they are kept for the next threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import eventually, faced
 
 import shardkit
@@ -74,7 +74,7 @@ def shard_map(**components: Any) -> ShardMap:
         name: {"shards" if isinstance(described, list) else "entry": described}
         for name, described in components.items()
     }
-    return ShardMap.parse(json.dumps({"components": found}))
+    return map_of(**found)
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from faces import Face
 from hypothesis import example, given, strategies as st
+from search_model import all_of, any_of, trees
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.search import (
     AllOf,
     Analyzer,
-    AnyOf,
     Equal,
     Everything,
     Node,
@@ -42,14 +42,6 @@ NOON = datetime(2020, 1, 31, 12, tzinfo=UTC)
 
 def read(text: str) -> Node:
     return parse(text, FIELDS, ATTRIBUTES)
-
-
-def all_of(*parts: Node) -> AllOf:
-    return AllOf(parts)
-
-
-def any_of(*parts: Node) -> AnyOf:
-    return AnyOf(parts)
 
 
 A, B, C = Word("a"), Word("b"), Word("c")
@@ -274,15 +266,7 @@ LEAVES: st.SearchStrategy[Node] = (
     | st.just(Everything())
     | st.just(Nothing())
 )
-TREES = st.recursive(
-    LEAVES,
-    lambda nodes: (
-        st.builds(Not, nodes)
-        | st.builds(AllOf, st.lists(nodes, max_size=3).map(tuple))
-        | st.builds(AnyOf, st.lists(nodes, max_size=3).map(tuple))
-    ),
-    max_leaves=8,
-)
+TREES = trees(LEAVES)
 
 
 @given(TREES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
+from search_model import all_of, any_of, trees
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search import (
@@ -141,14 +142,6 @@ def test_long_terms_are_cut() -> None:
 # Queries
 
 
-def all_of(*parts: Node) -> AllOf:
-    return AllOf(parts)
-
-
-def any_of(*parts: Node) -> AnyOf:
-    return AnyOf(parts)
-
-
 A, B, C, THE = Word("aa"), Word("bb"), Word("cc"), Word("the")
 YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything()
 
@@ -239,14 +232,8 @@ def test_bounds_that_are_no_numbers_or_dates_are_refused(bound: Any) -> None:
         analyze(Range("year", bound), PLAIN)
 
 
-TREES = st.recursive(
-    st.sampled_from([A, B, C, THE, YEAR, LANG, ALL, Nothing(), Prefix("b"), Word("re-read")]),
-    lambda nodes: (
-        st.builds(Not, nodes)
-        | st.builds(AllOf, st.lists(nodes, max_size=3).map(tuple))
-        | st.builds(AnyOf, st.lists(nodes, max_size=3).map(tuple))
-    ),
-    max_leaves=8,
+TREES = trees(
+    st.sampled_from([A, B, C, THE, YEAR, LANG, ALL, Nothing(), Prefix("b"), Word("re-read")])
 )
 
 

@@ -22,10 +22,6 @@ class Kind(NamedTuple):
     read: Callable[[Any], set[int]]
 
 
-def records(packed: Any) -> set[int]:
-    return {n for n in range(64) if packed.get(n)["n"]}
-
-
 FIELDS: dict[int, dict[str, str]] = {1: {"n": "u8", "more": "u8"}, 2: {"n": "u16"}}
 
 KINDS = {
@@ -42,7 +38,7 @@ KINDS = {
     "packed": Kind(
         lambda kit, n: kit.packed("it", component="many", fields=FIELDS[n], part_size=8),
         lambda it, n: it.set(n, n=1),
-        records,
+        lambda it: {n for n in range(64) if it.get(n)["n"]},
     ),
 }
 

@@ -10,7 +10,6 @@ import pytest
 import redis
 from faces import Face, faced
 
-from shardkit import ShardMap
 from shardkit.local import LocalServers
 from shardkit.log_records import Once
 
@@ -21,16 +20,10 @@ components:
 """
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
-        yield running
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def full(request: pytest.FixtureRequest, servers: LocalServers) -> Iterator[tuple[Face, Any]]:
+@pytest.fixture
+def full(kind: str, own_servers: LocalServers) -> Iterator[tuple[Face, Any]]:
     """A kit, and a client of its one server, whose memory limit a test may set."""
-    with servers.servers[0].client() as client, faced(request.param, servers.shard_map) as face:
+    with own_servers.servers[0].client() as client, faced(kind, own_servers.shard_map) as face:
         client.flushall()
         yield face, client
         client.config_set("maxmemory", 0)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, drawn, faced, over, sends
+from faces import Exchanges, Face, drawn, over, sends
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -165,23 +165,6 @@ MAP = """
 components:
   data: {shards: [{port: 7001}, {port: 7002}]}
 """
-
-
-@pytest.fixture(scope="module")
-def own_servers() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
-        yield running
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def mortal(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
-    for server in own_servers.servers:
-        if not server.running:
-            server.restart()
-        with server.client() as client:
-            client.flushall()
-    with faced(request.param, own_servers.shard_map) as opened:
-        yield opened
 
 
 def test_writes_can_be_repeated_after_a_dead_shard(mortal: Face, own_servers: LocalServers) -> None:

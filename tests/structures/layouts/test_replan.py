@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
+from arranged import meanwhile
 from faces import Exchanges, Face, drawn, keys_of
 
 import shardkit
@@ -30,32 +31,22 @@ def clients(
     shard_map: ShardMap, *calls: Callable[[ShardKit], Callable[[int], None]]
 ) -> Iterator[list[float]]:
     """Have threads with kits of their own make calls inside; give how long the longest took."""
-    end = threading.Event()
     longest: list[float] = [0.0]
-    errors: list[BaseException] = []
 
-    def run(make: Callable[[ShardKit], Callable[[int], None]]) -> None:
-        with shardkit.connect(shard_map) as kit:
-            call, n = make(kit), 0
-            while not end.is_set():
-                n, began = n + 1, time.monotonic()
-                try:
-                    call(n)
-                except BaseException as error:
-                    errors.append(error)
-                    return
-                longest[0] = max(longest[0], time.monotonic() - began)
+    def calling(make: Callable[[ShardKit], Callable[[int], None]]) -> Callable[[], None]:
+        call, numbers = make(stack.enter_context(shardkit.connect(shard_map))), count(1)
 
-    threads = [threading.Thread(target=run, args=(make,)) for make in calls]
-    for thread in threads:
-        thread.start()
-    try:
+        def one() -> None:
+            began = time.monotonic()
+            call(next(numbers))
+            longest[0] = max(longest[0], time.monotonic() - began)
+
+        return one
+
+    with ExitStack() as stack:
+        for make in calls:
+            stack.enter_context(meanwhile(calling(make)))
         yield longest
-    finally:
-        end.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
 
 
 def test_a_set_and_a_hash_get_more_parts_under_load(face: Face, shard_map: ShardMap) -> None:

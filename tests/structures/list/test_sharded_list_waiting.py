@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import meanwhile
 from faces import Face, faced, holder, over, sends
 
 import shardkit
@@ -73,19 +74,14 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
             taken[n].append(value)
 
     def snatch() -> None:
-        while not ended.is_set():
-            taken[-1].extend(jobs.lpop(3) or ())
+        taken[-1].extend(jobs.lpop(3) or ())
 
-    ended = threading.Event()
     with ThreadPoolExecutor(16) as pool:
         consumers = [pool.submit(consume, n) for n in range(6)]
-        consumers.append(pool.submit(snatch))
-        for producer in [pool.submit(produce, n) for n in range(3)]:
-            producer.result(60)
-        while jobs.llen():  # a STOP on the right would overtake values on the left
-            threading.Event().wait(0.002)
-        ended.set()
-        consumers.pop().result(60)
+        with meanwhile(snatch):
+            list(pool.map(produce, range(3)))
+            while jobs.llen():  # a STOP on the right would overtake values on the left
+                threading.Event().wait(0.002)
         for _ in consumers:
             jobs.rpush(STOP)
         for consumer in consumers:

@@ -6,14 +6,12 @@ killed has lost its data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 import pytest
 from faces import Exchanges, Face, faced, sends, sessions
 
-from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
 from shardkit.operations import Pause
@@ -29,26 +27,9 @@ components:
 """
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
-        yield running
-
-
 @pytest.fixture
-def own_servers(started: LocalServers) -> LocalServers:
-    for server in started.servers:
-        if not server.running:
-            server.restart()
-        with server.client() as client:
-            client.flushall()
-    return started
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
-    with faced(request.param, own_servers.shard_map) as opened:
-        yield opened
+def face(mortal: Face) -> Face:
+    return mortal
 
 
 @pytest.fixture
