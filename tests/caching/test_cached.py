@@ -435,7 +435,6 @@ def test_wrong_values_and_arguments_are_refused_by_name(face: Face, computing: C
         face.kit.cached(print, ttl=1, key="{a}")
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_without_its_server_a_call_fails_or_computes(kind: str, computing: Computing) -> None:
     shards = "components: {many: {shards: [{port: 7001, socket_timeout: 1}]}}"
     with (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from link_helpers import FACES, count_of, of, opened
+from link_helpers import count_of, of, opened
 
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
 from shardkit.errors import InvalidArgumentError, RoutingError
@@ -26,7 +26,6 @@ def flush_scripts(servers: LocalServers) -> None:
             client.script_flush()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_script_is_called_like_a_function(
     kind: str, shard_map: ShardMap, servers: LocalServers
 ) -> None:
@@ -78,7 +77,6 @@ def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: S
 
 
 @pytest.mark.parametrize("transaction", [True, False])
-@pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_of_redis_py_collect_it(
     kind: str, shard_map: ShardMap, servers: LocalServers, transaction: bool
 ) -> None:
@@ -93,7 +91,6 @@ async def test_pipelines_of_redis_py_collect_it(
             assert await of(pipe.execute()) == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_many_shards_refuse_to_register_a_script_with_one(
     kind: str, shard_map: ShardMap
 ) -> None:

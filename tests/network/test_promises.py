@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count, product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -671,7 +672,7 @@ async def callers_exception(cell: Cell) -> None:
             if eventually(is_sent):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
-        with alarms_raise(Own("of my own")), ThreadPoolExecutor(1) as threads:
+        with alarms_raise(partial(Own, "of my own")), ThreadPoolExecutor(1) as threads:
             threads.submit(interrupt)
             with pytest.raises(Own, match=r"^of my own$"):
                 await cell.call(1)

@@ -191,7 +191,7 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     kit: ShardKit, own: LocalServers, use: Callable[[ShardKit], object], kind: type[Exception]
 ) -> None:
     use(kit)
-    with paused(own.servers[0]), alarms_raise(kind("of my own")) as alarm:
+    with paused(own.servers[0]), alarms_raise(partial(kind, "of my own")) as alarm:
         alarm(0.1)
         with pytest.raises(kind, match=r"^of my own$"):
             use(kit)
@@ -232,7 +232,7 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
     lock, semaphore = kit.lock("held", component="c"), kit.semaphore("s", component="c", limit=1)
     kit.countdown_latch("l", component="c").set(1)
     kit.election("held", component="c").campaign()
-    with alarms_raise(kind("of my own")) as alarm, lock, semaphore:
+    with alarms_raise(partial(kind, "of my own")) as alarm, lock, semaphore:
         for _ in range(2):  # while it subscribes, perhaps, and later
             alarm(0.2)
             with pytest.raises(kind, match=r"^of my own$"):
@@ -246,7 +246,7 @@ def test_an_error_of_a_signal_handler_ends_a_wait_that_begins(kit: ShardKit) -> 
             sys.settrace(None)
             signal.raise_signal(signal.SIGALRM)
 
-    with alarms_raise(TimeoutError("of my own")):
+    with alarms_raise(partial(TimeoutError, "of my own")):
         sys.settrace(trace)
         with pytest.raises(TimeoutError, match=r"^of my own$"):
             kit.list("none", component="c").blpop(timeout=1)

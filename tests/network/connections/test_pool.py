@@ -179,7 +179,7 @@ def test_a_handlers_error_costs_no_room(face: Pooled, error: BaseException) -> N
         return True
 
     idle.is_reusable = look
-    with alarms_raise(error), pytest.raises(type(error), match=r"^of my own$"):
+    with alarms_raise(lambda: error), pytest.raises(type(error), match=r"^of my own$"):
         client.ping()
     assert counts(pool) == [0, 0]
     assert client.ping()
@@ -397,7 +397,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
 def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
     """An alarm goes off while it waits, at about the time at which the connection is released."""
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-    with alarms_raise(Interrupted()) as alarm:
+    with alarms_raise(Interrupted) as alarm:
         for n in range(40):
             held = [pool.get_connection()]
             releasing = threading.Timer(0.01, lambda held=held: pool.release(held.pop()))

@@ -322,7 +322,7 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
 ) -> None:
     batch = [Command("many", key, ("INCR", key)) for key in KEYS]
     with shardkit.connect(over(servers, 8)) as kit:
-        with paused(*servers), alarms_raise(Alarm()) as alarm:
+        with paused(*servers), alarms_raise(Alarm) as alarm:
             alarm(0.6)
             with pytest.raises(Alarm):
                 kit.driver.link.send(batch)
@@ -361,7 +361,6 @@ def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
         assert sum(reply == b"1" for reply in replies) > 9_000
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 async def test_an_error_of_a_connection_of_ones_own_names_the_shard(kind: str) -> None:
     nobody = map_of(users={"shards": [{"port": 1}, {"port": 1, "db": 1}]})
     named = pytest.raises(ShardUnavailable, match=r"^users:1 \(\S+:1/1\)")

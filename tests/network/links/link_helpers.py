@@ -136,11 +136,11 @@ def paused(*servers: Any) -> Iterator[None]:
 
 
 @contextmanager
-def alarms_raise(error: BaseException) -> Iterator[Callable[[float], object]]:
+def alarms_raise(error: Callable[[], BaseException]) -> Iterator[Callable[[float], object]]:
     """Have SIGALRM raise an error inside; what sets after how many seconds it comes."""
 
     def handler(*_: object) -> None:
-        raise error
+        raise error()  # a new one: its traceback would keep what the last one met
 
     usual = signal.signal(signal.SIGALRM, handler)
     try:

@@ -225,7 +225,6 @@ class Notebook(Structure[Any]):
 
 @pytest.mark.parametrize("refused", REFUSALS)
 @pytest.mark.parametrize("count", [1, 9])
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_refused_repetition_says_that_the_first_attempt_may_have_been_executed(
     kind: str, count: int, refused: str
 ) -> None:
@@ -244,7 +243,6 @@ async def test_a_refused_repetition_says_that_the_first_attempt_may_have_been_ex
             assert failure.maybe_executed
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_repetition_without_a_node_says_that_the_first_attempt_may_have_been_executed(
     kind: str,
 ) -> None:

@@ -175,7 +175,7 @@ def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: in
     dice = random.Random(7)
     send = kit.driver.link.send
     hits = 0
-    with alarms_raise(Interrupted()) as alarm:
+    with alarms_raise(Interrupted) as alarm:
         for _ in range(rounds):
             keys = dice.choices(KEYS, k=size)
             batch = [command("many", key, "GET") for key in keys]

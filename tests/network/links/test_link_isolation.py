@@ -11,7 +11,7 @@ import pytest
 import redis
 from arranged import map_of
 from faulty_proxy import faulty
-from link_helpers import FACES, command, mapped, of, opened, script_call, two
+from link_helpers import command, mapped, of, opened, script_call, two
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     RedisClusterException,
@@ -247,7 +247,6 @@ async def test_noise_harms_no_call(kind: str, answer: bytes, expected: bytes | N
                 assert await face.client_call("data", "ping") is True
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_lost_write_before_multi_is_not_repeated(kind: str) -> None:
     with LocalServer() as server, faulty(server.port) as proxy:
         async with opened(kind, map_of(data={"entry": {"port": proxy.port}})) as face:

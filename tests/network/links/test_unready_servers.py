@@ -15,7 +15,7 @@ import redis
 from arranged import ask, map_of
 from faces import Face, faced
 from faulty_proxy import faulty
-from link_helpers import FACES, command, opened, resolving
+from link_helpers import command, opened, resolving
 from scripted_server import scripted
 
 from shardkit import ShardMap, events
@@ -174,7 +174,6 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
         assert face.run(client_of(face).get(name)) == b"1"
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_request_that_a_split_refuses_may_have_been_executed_before(
     kind: str, server: LocalServer
 ) -> None:

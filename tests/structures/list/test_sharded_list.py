@@ -23,11 +23,6 @@ from shardkit.errors import (
 )
 
 
-@pytest.fixture(params=["one", "many"])
-def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.list("jobs", component=request.param, part_size=3)
-
-
 def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     other = kit.list("jobs", component="many", part_size=3)

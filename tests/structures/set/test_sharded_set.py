@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,14 +13,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.local import LocalServer
-
-COMPONENTS = ("one", "many", "few", "both")
-
-
-@pytest.fixture(params=COMPONENTS)
-def ids(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.set("ids", component=request.param, total=1000, part_size=50, members=int)
 
 
 @pytest.mark.parametrize("plan", [{"total": 1000, "part_size": 50}, {"part_size": 16, "parts": 4}])
@@ -122,14 +113,6 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     assert len(outcomes) == 8
     assert len(refused) == 4  # whichever came first, all of the others' were refused
     assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
-
-
-def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:
-    with server.client() as client:
-        pipe = client.pipeline(transaction=False)
-        for key in keys:
-            pipe.object("encoding", key)
-        return Counter(reply.decode() for reply in pipe.execute() if reply is not None)
 
 
 PLAN = {"total": 1000, "part_size": 50, "members": int}

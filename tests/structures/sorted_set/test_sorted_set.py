@@ -26,19 +26,12 @@ from shardkit import ShardErrors, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.operations import Command, Page, Replies
 
-COMPONENTS = ["one", "many"]
 INFINITY = float("inf")
 
 
 def scored(count: int, seed: int = 1) -> dict[str, float]:
     random = Random(seed)
     return {f"user:{n}": float(random.randrange(count)) for n in range(count)}
-
-
-@pytest.fixture(params=COMPONENTS)
-def component(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.mark.parametrize(
