@@ -15,7 +15,7 @@ import pytest
 from arranged import map_of
 from coordination_helpers import line, processes, say
 from faces import Face, eventually, faced, holder
-from link_helpers import in_threads
+from link_helpers import in_threads, paused
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -419,13 +419,10 @@ def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) ->
         lock = kit.lock("x", component="a", ttl=0.3, on_lost=told.append)
         held = lock.acquire()
         assert held is not None
-        own_server.pause()
-        try:
+        with paused(own_server):
             assert eventually(lambda: held.lost)
             with pytest.raises(LockLostError, match=r"could not be renewed|expired"):
                 held.check()
-        finally:
-            own_server.resume()
 
 
 @pytest.mark.parametrize("wait", [5, 0])

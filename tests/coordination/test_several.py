@@ -18,6 +18,7 @@ import pytest
 from arranged import ask
 from coordination_helpers import forked, with_jumping_clocks
 from faces import ALL_CASES, Exchanges, Face, answer, eventually, faced, holder
+from link_helpers import paused
 from redis.exceptions import NoPermissionError
 
 import shardkit
@@ -156,17 +157,13 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
         ahead = face.run(lock.acquire())
         assert ahead.token == 9_000_000_000_000_001
         face.run(lock.release())
-        three[0].pause()
-        try:
+        with paused(three[0]):
             last = face.run(lock.acquire())
             assert last.token > ahead.token
             assert face.run(other.acquire()) is None
             assert face.run(lock.release()) is True
-            three[1].pause()
-            assert face.run(other.acquire()) is None
-        finally:
-            three[0].resume()
-            three[1].resume()
+            with paused(three[1]):
+                assert face.run(other.acquire()) is None
 
 
 def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(

@@ -10,7 +10,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from arranged import exit_code, forked, meanwhile
+from arranged import ask, exit_code, forked, meanwhile
 from faces import PATIENCE, Exchanges, Face, Time, clocked
 from link_helpers import clients_of, closed, eventually, listed, of, opened
 
@@ -163,8 +163,7 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     await of(client.close() if blocks else client.aclose())
     del client
     gc.collect()  # a connection that was left open would warn
-    with server.client() as asking:
-        assert len(asking.client_list()) == 1
+    assert len(ask(server, "client_list")) == 1
 
 
 @FORKING

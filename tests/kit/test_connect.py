@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import exit_code, forked
+from arranged import ask, exit_code, forked
 from link_helpers import clients_of, closed, eventually, of, opened
 
 import shardkit
@@ -34,8 +34,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture
 def text(server: LocalServer) -> str:
-    with server.client() as client:
-        client.flushall()
+    ask(server, "flushall")
     return f"""
 components:
   few: {{shards: {{count: 4, over: [{{host: 127.0.0.1, port: {server.port}}}]}}}}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
+from arranged import ask
 from link_helpers import count_of, of, opened
 
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
@@ -22,8 +23,7 @@ ECHO = LuaScript("return cjson.encode(cjson.decode(ARGV[1]))")
 
 def flush_scripts(servers: LocalServers) -> None:
     for server in servers.servers:
-        with server.client() as client:
-            client.script_flush()
+        ask(server, "script_flush")
 
 
 async def test_a_script_is_called_like_a_function(

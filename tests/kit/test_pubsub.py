@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from arranged import ask, exit_code, forked, map_of
 from faces import PATIENCE, Face, faced
+from link_helpers import paused
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -350,16 +351,12 @@ def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
             owner = asking.get_node_from_key("c").name
             [node] = [node for node in whole.nodes if node.address == owner]
             others = [each for each in whole.nodes if each is not node]
-            for other in others:  # as others see it, this node has a successor soon
-                other.pause()
-            with node.client() as client:
-                while client.cluster("INFO")["cluster_state"] == "ok":
+            with paused(*others):  # as others see it, this node has a successor soon
+                while ask(node, "cluster", "INFO")["cluster_state"] == "ok":
                     assert face.run(events.get_message(timeout=0.1)) is None
-            cut_off = time.time()
-            while time.time() < cut_off + 6:
-                assert face.run(events.get_message(timeout=0.1)) is None
-            for other in others:
-                other.resume()
+                cut_off = time.time()
+                while time.time() < cut_off + 6:
+                    assert face.run(events.get_message(timeout=0.1)) is None
             [gap] = received(face, events, 1)
             assert gap["type"] == "gap"
             assert gap["since"] < cut_off < gap["until"]

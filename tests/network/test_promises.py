@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import ask, map_of
 from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
 from link_helpers import alarms_raise, in_threads, of
@@ -318,8 +318,7 @@ class Stage:
         masters: Any = {"main": self.proxies["c"]}
         sentinel = run(SentinelServer(masters, {"main": 1}, down_after=600))
         for each, place in ((node, "cluster"), (reading, "replicated_cluster")):
-            with each.client() as client:
-                client.config_set("cluster-announce-port", ports[place])
+            ask(each, "config_set", "cluster-announce-port", ports[place])
         with master.client() as client:
             known = client.execute_command
             assert eventually(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from typing import Any
 import pytest
 from arranged import map_of
 from faces import PATIENCE, Face, Time, clocked, drawn, eventually, faced
+from link_helpers import paused
 from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit, ShardMap
@@ -166,19 +165,16 @@ def test_a_server_that_is_paused_neither_loses_nor_holds_up_tasks(
 ) -> None:
     face, first, _ = mortal
     tasks, run = face.kit.queues(component="own"), face.run
-    paused, alive = queue_on(face.kit, 0), queue_on(face.kit, 1)
-    for queue in (paused, alive):
+    held_up, alive = queue_on(face.kit, 0), queue_on(face.kit, 1)
+    for queue in (held_up, alive):
         run(tasks.enqueue(queue, "x"))
-    os.kill(first.pid, signal.SIGSTOP)
-    try:
-        assert run(tasks.take([paused, alive], lease=0.5, timeout=10 * PATIENCE)).queue == alive
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
+    with paused(first):
+        assert run(tasks.take([held_up, alive], lease=0.5, timeout=10 * PATIENCE)).queue == alive
     # The paused server took the task when it went on, for nobody: its lease ends.
-    task = run(tasks.take(paused, timeout=20 * PATIENCE))
-    assert task.queue == paused
+    task = run(tasks.take(held_up, timeout=20 * PATIENCE))
+    assert task.queue == held_up
     assert run(tasks.acknowledge(task))
-    assert run(tasks.counts(paused)) == QueueCounts(0, 0, 0, 0)
+    assert run(tasks.counts(held_up)) == QueueCounts(0, 0, 0, 0)
 
 
 def test_a_take_whose_connection_is_cut_goes_on_waiting(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from arranged import emptied, map_of
-from link_helpers import FACES, clients_of, closed, eventually, of, opened
+from link_helpers import FACES, clients_of, closed, eventually, of, opened, paused
 
 import shardkit
 from shardkit import ClosedError, Entry, ShardKit, ShardMap, aconnect, events
@@ -115,16 +115,12 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     client: Any = await kit.client("c")
     words = kit.hash("h", component="c")
     await words.hget("f")
-    server = own.servers[0]
-    server.pause()
-    calls: list[Any] = [words.hget("f"), words.hset("f", "v"), client.get("k")]
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
+    with paused(server := own.servers[0]):
+        calls: list[Any] = [words.hget("f"), words.hset("f", "v"), client.get("k")]
+        tasks = [asyncio.ensure_future(call) for call in calls]
         for _ in range(10):  # turns of the loop: by then they have been sent
             await asyncio.sleep(0)
         await kit.aclose()
-    finally:
-        server.resume()
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(error) for error in found] == [ClosedError] * 3
     assert await eventually(lambda: clients_of(server) == 0)

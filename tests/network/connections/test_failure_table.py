@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from link_helpers import Face, eventually, of, opened
+from link_helpers import Face, eventually, of, opened, paused
 from redis.exceptions import (
     AuthenticationError,
     MaxConnectionsError,
@@ -52,13 +52,10 @@ async def test_a_server_that_hangs_times_out_until_its_breaker_opens(kind: str) 
     with LocalServer() as server:
         async with client_of(server, kind) as client:
             await of(client.client.ping())
-            server.pause()
-            try:
+            with paused(server):
                 for _ in range(3):
                     await client.fails(ShardTimeout)
                 await client.fails(BreakerOpenError)
-            finally:
-                server.resume()
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,7 @@ async def moving(
 
 
 def blocked(server: LocalServer, command: str) -> bool:
-    with server.client() as client:
-        return any(found["cmd"] == command for found in client.client_list())
+    return any(found["cmd"] == command for found in ask(server, "client_list"))
 
 
 async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: LocalServer) -> None:

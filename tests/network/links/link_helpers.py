@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from arranged import ask
 from faces import PATIENCE
 
 import shardkit
@@ -82,8 +83,7 @@ def command(to: Any, key: Any, *args: Any, **options: Any) -> Command:
 
 def count_of(server: LocalServer, name: str) -> int:
     """How often a server has executed a command."""
-    with server.client() as client:
-        return int(client.info("commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
+    return int(ask(server, "info", "commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
 
 
 async def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
@@ -119,8 +119,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 def clients_of(server: LocalServer) -> int:
     """How many clients a server has, except the one that asks."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
+    return len(ask(server, "client_list")) - 1
 
 
 @contextmanager

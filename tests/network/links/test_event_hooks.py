@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import ask
 from link_helpers import Face, command, eventually, mapped, opened, script_call
 from redis.crc import key_slot
 from scripted_server import bulk, scripted
@@ -234,8 +235,7 @@ async def test_no_channel_without_the_right(kind: str, own_server: LocalServer) 
 async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None:
     with LocalCluster() as whole:
         async with opened(kind, on(whole)) as face, asyncio.timeout(TOO_LONG / 2):
-            with whole.client() as asking:
-                owner = asking.get_node_from_key("x").name
+            owner = ask(whole, "get_node_from_key", "x").name
             [node] = [each for each in whole.nodes if each.address == owner]
             other = next(each for each in whole.nodes if each.address != owner)
             with node.client() as source, other.client() as target:

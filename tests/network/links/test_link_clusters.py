@@ -394,8 +394,7 @@ async def test_watched_keys_are_of_one_slot(client: Any) -> None:
 @pytest.mark.parametrize("face_kind", FACES)
 async def test_a_refused_watch_keeps_no_connection(face_kind: str, cluster: LocalCluster) -> None:
     for node in cluster.nodes:
-        with node.client() as admin:
-            admin.execute_command("ACL", "SETUSER", "limited", "on", ">p", "~k*", "+@all")
+        ask(node, "execute_command", "ACL", "SETUSER", "limited", "on", ">p", "~k*", "+@all")
     login = {"username": "limited", "password": "p", "max_connections": 2}
     async with opened(face_kind, mapped({**cluster.entry.fields, **login})) as face:
         client = await of(face.kit.client("data"))

@@ -93,8 +93,7 @@ class Migration:
 
 
 def connections(node: Any) -> int:
-    with node.client() as client:
-        return int(client.info("stats")["total_connections_received"])
+    return int(ask(node, "info", "stats")["total_connections_received"])
 
 
 def bumps() -> list[Any]:
