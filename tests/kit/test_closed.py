@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from arranged import ask, exit_code, forked, meanwhile
 from faces import PATIENCE, Exchanges, Face, Time, clocked
-from link_helpers import clients_of, closed, eventually, listed, of, opened
+from link_helpers import clients_of, closed, eventually, hearing, listed, of, opened
 
 import shardkit
-from shardkit import ClosedError, ShardErrors, ShardKit, ShardMap, events
+from shardkit import ClosedError, ShardErrors, ShardKit, ShardMap
 from shardkit.admin import push
 from shardkit.coordination import Leg
 from shardkit.local import LocalServer, LocalServers
@@ -219,12 +219,8 @@ async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so() -> None:
 def test_closing_under_a_call_of_a_clusters_client_says_so(cluster_map: ShardMap) -> None:
     with shardkit.connect(cluster_map) as kit:
         client: Any = kit.client("cluster")
-        stop = events.subscribe(lambda event: kit.close())
-        try:
-            with closed():
-                client.dbsize()
-        finally:
-            stop()
+        with hearing(lambda event: kit.close()), closed():
+            client.dbsize()
         with closed():
             client.get("k")
 

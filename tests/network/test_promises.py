@@ -26,7 +26,7 @@ import redis
 from arranged import ask, map_of
 from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
-from link_helpers import alarms_raise, in_threads, of
+from link_helpers import alarms_raise, hearing, in_threads, of
 from redis.exceptions import OutOfMemoryError
 
 from shardkit import (
@@ -598,13 +598,10 @@ async def deadline(cell: Cell) -> None:
 async def events_are_sent(cell: Cell) -> None:
     await cell.begin()
     told: list[Any] = []
-    stop = events.subscribe(told.append)
-    try:
+    with hearing(told.append):
         await cell.call(1)
         cell.faults.lose_answer(cell.decides)
         await cell.error(2)
-    finally:
-        stop()
     ours = {cell.refusable, "MULTI", "EXEC"}  # others are of background jobs
     sent = [
         each

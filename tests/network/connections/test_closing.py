@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from arranged import emptied, map_of
-from link_helpers import FACES, clients_of, closed, eventually, of, opened, paused
+from link_helpers import FACES, clients_of, closed, eventually, hearing, of, opened, paused
 
 import shardkit
 from shardkit import ClosedError, Entry, ShardKit, ShardMap, aconnect, events
@@ -88,12 +88,8 @@ async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: st
             if isinstance(event, events.ConnectionOpened):
                 face.kit.clients.close()
 
-        stop = events.subscribe(close)
-        try:
-            with closed():
-                await of(client.get("k"))
-        finally:
-            stop()
+        with hearing(close), closed():
+            await of(client.get("k"))
         assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 

@@ -19,7 +19,7 @@ from arranged import ask
 from faces import PATIENCE
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit, ShardMap, events
 from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
 from shardkit.operations import Command, Operation, Replies, Script
@@ -132,6 +132,16 @@ def paused(*servers: Any) -> Iterator[None]:
     finally:
         for server in servers:
             server.resume()
+
+
+@contextmanager
+def hearing(handler: Callable[[Any], object]) -> Iterator[None]:
+    """Let a function handle what is told of the library's work."""
+    stop = events.subscribe(handler)
+    try:
+        yield
+    finally:
+        stop()
 
 
 @contextmanager

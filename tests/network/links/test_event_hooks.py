@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import ask
-from link_helpers import Face, command, eventually, mapped, opened, script_call
+from link_helpers import Face, command, eventually, hearing, mapped, opened, script_call
 from redis.crc import key_slot
 from scripted_server import bulk, scripted
 
@@ -26,9 +26,8 @@ from shardkit.operations import AwaitWakeup, Script, Shard, Subscribe, Transacti
 @pytest.fixture
 def told() -> Iterator[list[Any]]:
     found: list[Any] = []
-    stop = events.subscribe(found.append)
-    yield found
-    stop()
+    with hearing(found.append):
+        yield found
     assert events.handlers == []
 
 
@@ -114,12 +113,8 @@ def test_a_handler_that_fails_harms_nobody(
     def fails(event: object) -> None:
         raise RuntimeError("no")
 
-    stop = events.subscribe(fails)
-    try:
-        with shardkit.connect(own_map) as kit:
-            assert kit.client("own").ping()
-    finally:
-        stop()
+    with hearing(fails), shardkit.connect(own_map) as kit:
+        assert kit.client("own").ping()
     assert of(told, events.CommandsFinished)
     assert "the event handler" in caplog.text
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 from arranged import map_of
 from faulty_proxy import faulty
-from link_helpers import command, mapped, of, opened, script_call, two
+from link_helpers import command, hearing, mapped, of, opened, script_call, two
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     RedisClusterException,
@@ -212,11 +212,8 @@ async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
                     push(config, map_of(one={"entry": shards[0]}), prune=True, force=True)
                     face.kit.topology.expire()
 
-            stop = events.subscribe(remove)
-            try:
+            with hearing(remove):
                 lost, kept = await face.send(call, on(1, "INCR", "k"))
-            finally:
-                stop()
             assert isinstance(lost, ShardUnavailable)
             assert isinstance(lost.error, RetiredError)
             assert not lost.maybe_executed

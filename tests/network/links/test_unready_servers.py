@@ -15,7 +15,7 @@ import redis
 from arranged import ask, map_of
 from faces import Face, faced
 from faulty_proxy import faulty
-from link_helpers import command, opened, resolving
+from link_helpers import command, hearing, opened, resolving
 from scripted_server import scripted
 
 from shardkit import ShardMap, events
@@ -192,13 +192,10 @@ async def test_a_request_that_a_split_refuses_may_have_been_executed_before(
             place = face.kit.topology.reread if kind == "blocking" else face.kit.topology.areread
             component = await face.value(place("users"))
             keys = [key for n in range(40) if component.place(key := f"k{n}") == 0]
-            stop = events.subscribe(split)
-            try:
+            with hearing(split):
                 proxy.lose_answer("SINTER")
                 batch = [command("users", keys[0], "SINTER", key) for key in keys[1:]]
                 replies = await face.send(*batch)
-            finally:
-                stop()
             refused = [reply for reply in replies if isinstance(reply, CommandRefused)]
             assert refused
             assert all(isinstance(reply.error, CrossShardError) for reply in refused)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 from faces import eventually, faced
+from link_helpers import hearing
 from topology_helpers import Clock
 
 import shardkit
@@ -125,12 +126,9 @@ def test_a_handler_that_is_told_of_a_change_may_call_the_kit(
     changed = f"{{shards: [{{port: {server.port}, db: 3}}, {{port: {server.port}, db: 2}}]}}"
     admin.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True, check=False)
     kit.topology.expire()
-    stop = events.subscribe(told)
     began = time.monotonic()
-    try:
+    with hearing(told):
         assert kit.component("stays").epoch == 2
-    finally:
-        stop()
     assert seen == [2]
     assert time.monotonic() - began < 5
 
