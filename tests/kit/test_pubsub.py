@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -250,8 +249,7 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
 def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> None:
     with LocalSentinel("main", replicas=2, sentinels=1) as watched:
         asked: Any = watched.sentinel()
-        entries = {"components": {"e": {"shards": [dict(watched.entry.fields)]}}}
-        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
+        with faced(kind, map_of(e={"shards": [dict(watched.entry.fields)]})) as face:
             events = face.kit.key_sharded("e").pubsub(ignore_subscribe_messages=True)
             face.run(events.subscribe("c"))
             published: list[Published] = []
@@ -318,46 +316,50 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
 
 
 def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
-    with LocalCluster() as whole, whole.client() as asking:
-        entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
-        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
-            router = face.kit.key_sharded("cluster")
-            events = router.pubsub(ignore_subscribe_messages=True)
-            face.run(events.subscribe("moves", "stays"))
-            owner = asking.get_node_from_key("moves").name
-            [source] = [node for node in whole.nodes if node.address == owner]
-            target = next(node for node in whole.nodes if node.address != owner)
-            identity, slot = ask(target, "execute_command", "CLUSTER MYID"), asking.keyslot("moves")
-            others, since = [n for n in whole.nodes if n not in (source, target)], time.time()
-            for node in (target, source, *others):  # or these hear of it when they are told
-                ask(node, "execute_command", "CLUSTER SETSLOT", slot, "NODE", identity)
-            [gap, *_] = received(face, events, 1)
-            assert (gap["type"], gap["shard"]) == ("gap", "cluster")
-            assert gap["since"] < since  # the target knows it before the source
-            while face.run(events.get_message(timeout=1)):
-                pass  # other gaps
-            assert face.run(router.publish("moves", "again")) == 1
-            assert received(face, events, 1)[0]["data"] == b"again"
-            close(face, events)
+    with (
+        LocalCluster() as whole,
+        whole.client() as asking,
+        faced(kind, map_of(cluster={"entry": dict(whole.entry.fields)})) as face,
+    ):
+        router = face.kit.key_sharded("cluster")
+        events = router.pubsub(ignore_subscribe_messages=True)
+        face.run(events.subscribe("moves", "stays"))
+        owner = asking.get_node_from_key("moves").name
+        [source] = [node for node in whole.nodes if node.address == owner]
+        target = next(node for node in whole.nodes if node.address != owner)
+        identity, slot = ask(target, "execute_command", "CLUSTER MYID"), asking.keyslot("moves")
+        others, since = [n for n in whole.nodes if n not in (source, target)], time.time()
+        for node in (target, source, *others):  # or these hear of it when they are told
+            ask(node, "execute_command", "CLUSTER SETSLOT", slot, "NODE", identity)
+        [gap, *_] = received(face, events, 1)
+        assert (gap["type"], gap["shard"]) == ("gap", "cluster")
+        assert gap["since"] < since  # the target knows it before the source
+        while face.run(events.get_message(timeout=1)):
+            pass  # other gaps
+        assert face.run(router.publish("moves", "again")) == 1
+        assert received(face, events, 1)[0]["data"] == b"again"
+        close(face, events)
 
 
 @pytest.mark.long(1)
 def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
-    with LocalCluster() as whole, whole.client() as asking:
-        entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
-        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
-            events = face.kit.key_sharded("cluster").pubsub(ignore_subscribe_messages=True)
-            face.run(events.subscribe("c"))
-            owner = asking.get_node_from_key("c").name
-            [node] = [node for node in whole.nodes if node.address == owner]
-            others = [each for each in whole.nodes if each is not node]
-            with paused(*others):  # as others see it, this node has a successor soon
-                while ask(node, "cluster", "INFO")["cluster_state"] == "ok":
-                    assert face.run(events.get_message(timeout=0.1)) is None
-                cut_off = time.time()
-                while time.time() < cut_off + 6:
-                    assert face.run(events.get_message(timeout=0.1)) is None
-            [gap] = received(face, events, 1)
-            assert gap["type"] == "gap"
-            assert gap["since"] < cut_off < gap["until"]
-            close(face, events)
+    with (
+        LocalCluster() as whole,
+        whole.client() as asking,
+        faced(kind, map_of(cluster={"entry": dict(whole.entry.fields)})) as face,
+    ):
+        events = face.kit.key_sharded("cluster").pubsub(ignore_subscribe_messages=True)
+        face.run(events.subscribe("c"))
+        owner = asking.get_node_from_key("c").name
+        [node] = [node for node in whole.nodes if node.address == owner]
+        others = [each for each in whole.nodes if each is not node]
+        with paused(*others):  # as others see it, this node has a successor soon
+            while ask(node, "cluster", "INFO")["cluster_state"] == "ok":
+                assert face.run(events.get_message(timeout=0.1)) is None
+            cut_off = time.time()
+            while time.time() < cut_off + 6:
+                assert face.run(events.get_message(timeout=0.1)) is None
+        [gap] = received(face, events, 1)
+        assert gap["type"] == "gap"
+        assert gap["since"] < cut_off < gap["until"]
+        close(face, events)

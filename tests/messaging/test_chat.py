@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import random
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Exchanges, Face, Time, clocked, drawn, eventually, holder, keys_of
 from messaging_helpers import bodies
 
@@ -289,10 +289,6 @@ def cluster() -> Iterator[LocalCluster]:
         yield found
 
 
-def map_of(cluster: LocalCluster) -> ShardMap:
-    return ShardMap.parse(json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}}))
-
-
 def channels(cluster: LocalCluster, which: str) -> list[str]:
     """The channels of waiting processes that the nodes have."""
     client = cluster.client(decode_responses=True)
@@ -315,8 +311,9 @@ def test_where_sharded_channels_are_refused_plain_ones_wake(cluster: LocalCluste
     nodes = [client.get_redis_connection(node) for node in client.get_primaries()]
     for node in nodes:
         node.execute_command("ACL", "SETUSER", "default", "-ssubscribe")
+    over = map_of(c={"entry": dict(cluster.entry.fields)})
     try:
-        with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
+        with shardkit.connect(over) as kit, shardkit.connect(over) as other:
             thread, found = waits_for(kit.mailboxes(component="c"), "pia")
             assert eventually(lambda: channels(cluster, "CHANNELS"))
             began = time.monotonic()

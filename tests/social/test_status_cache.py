@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 from store_helpers import status
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServers
 from shardkit.operations import Call, Locate, Operation, Pause
@@ -168,9 +168,9 @@ def test_what_is_no_status_or_id_is_refused(kit: ShardKit, store: CountingStore)
 def test_a_shard_that_is_away_is_an_error_and_the_deletion_may_be_repeated(
     store: CountingStore,
 ) -> None:
-    described = {"components": {"own": {"shards": [{"port": 7001}, {"port": 7002}]}}}
+    shards = [{"port": 7001}, {"port": 7002}]
     with (
-        LocalServers(ShardMap.parse(json.dumps(described)), ports="free") as servers,
+        LocalServers(map_of(own={"shards": shards}), ports="free") as servers,
         shardkit.connect(servers.shard_map) as kit,
     ):
         cached = CachedStatuses(store, "own")

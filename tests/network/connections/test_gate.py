@@ -5,7 +5,6 @@ A table: each command that changes its connection, in each spelling, in each way
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio as aioredis
-from arranged import ask
+from arranged import ask, map_of
 from faces import ALL_CASES
 from link_helpers import of, opened
 
@@ -179,9 +178,8 @@ def server() -> Iterator[LocalServer]:
         yield server
 
 
-def map_of(server: LocalServer, **fields: Any) -> ShardMap:
-    entries = [{**server.entry.fields, "db": n, **fields} for n in range(8)]
-    return ShardMap.parse(json.dumps({"components": {"t": {"shards": entries}}}))
+def described(server: LocalServer, **fields: Any) -> ShardMap:
+    return map_of(t={"shards": [{**server.entry.fields, "db": n, **fields} for n in range(8)]})
 
 
 @pytest.mark.long(10)
@@ -191,7 +189,7 @@ async def test_a_changed_connection_reaches_nobody_else(
     kind: str, way: str, entry: str, server: LocalServer
 ) -> None:
     states = ("user", "resp", "watch", "sub", "flags")
-    async with opened(kind, map_of(server, socket_timeout=1.5, **ENTRIES[entry])) as face:
+    async with opened(kind, described(server, socket_timeout=1.5, **ENTRIES[entry])) as face:
         third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
         router = face.kit.key_sharded("t")
         await of(third.set("k", 1))
@@ -219,7 +217,7 @@ async def test_a_changed_connection_reaches_nobody_else(
 async def test_a_user_keeps_what_it_selects_until_the_release(
     kind: str, server: LocalServer
 ) -> None:
-    async with opened(kind, map_of(server)) as face:
+    async with opened(kind, described(server)) as face:
         third = await of(face.kit.client("t", 3))
         one = third.client()
         await of(one.execute_command("SELECT", 6))
@@ -236,7 +234,7 @@ async def test_a_user_keeps_what_it_selects_until_the_release(
 async def test_a_finished_transaction_leaves_its_connection_open(
     kind: str, server: LocalServer
 ) -> None:
-    async with opened(kind, map_of(server)) as face:
+    async with opened(kind, described(server)) as face:
         third = await of(face.kit.client("t", 3))
         known = (await of(third.client_info()))["id"]
         for ends in ("execute", "unwatch"):
@@ -255,7 +253,7 @@ async def test_a_finished_transaction_leaves_its_connection_open(
 async def test_a_released_connection_refuses_its_former_user(
     kind: str, private: bool, server: LocalServer
 ) -> None:
-    async with opened(kind, map_of(server)) as face:
+    async with opened(kind, described(server)) as face:
         third = await of(face.kit.client("t", 3, private=private))
         pool = third.connection_pool
         kept = await of(pool.get_connection())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from arranged import ask
+from arranged import ask, map_of
 from faulty_proxy import faulty
 from link_helpers import count_of, of, opened
-from test_gate import map_of
+from test_gate import described
 
-from shardkit import ShardMap
 from shardkit.errors import ShardsUnavailable
 from shardkit.local import LocalServer
 
@@ -29,7 +27,7 @@ def server() -> Iterator[LocalServer]:
 async def test_writes_use_multi_unless_selects_are_confirmed(
     kind: str, fields: dict[str, str], server: LocalServer
 ) -> None:
-    async with opened(kind, map_of(server, **fields)) as face:
+    async with opened(kind, described(server, **fields)) as face:
         before = count_of(server, "multi")
         clients = [await of(face.kit.client("t", n)) for n in (3, 4)]
         router = face.kit.key_sharded("t")
@@ -113,7 +111,7 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
         admin.execute_command(*user("on", "nopass", "~*", "&*", "+@all"))
         place = {**server.entry.fields, "username": "app", "password": "any", "breaker": False}
         components = {"before": {"entry": {**place, "db": 1}}, "one": {"entry": {**place, "db": 2}}}
-        async with opened(kind, ShardMap.parse(json.dumps({"components": components}))) as face:
+        async with opened(kind, map_of(**components)) as face:
             private = use == "private client"
             clients = [await of(face.kit.client(c, private=private)) for c in components]
             await USES[use](face, clients)  # both databases are open
@@ -151,7 +149,7 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
 
 async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: LocalServer) -> None:
     with faulty(server.port) as proxy:
-        shard_map = map_of(server, host="127.0.0.1", port=proxy.port)
+        shard_map = described(server, host="127.0.0.1", port=proxy.port)
         async with opened("awaiting", shard_map) as face:
             router = face.kit.key_sharded("t")
             key = next(key for key in map(str, range(1000)) if router.shard_of(key) == 3)
@@ -179,7 +177,7 @@ async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothin
 ) -> None:
     with faulty(server.port) as proxy:
         entry = {"host": "127.0.0.1", "port": proxy.port}
-        async with opened(kind, map_of(server, **entry)) as face:
+        async with opened(kind, described(server, **entry)) as face:
             router = face.kit.key_sharded("t")
             pairs = {f"k{n}": f"v{n}" for n in range(30)}
             for lost in range(3):
@@ -200,7 +198,7 @@ async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothin
 async def test_simultaneous_calls_keep_their_order_when_some_need_a_confirmed_select(
     fields: dict[str, str], server: LocalServer
 ) -> None:
-    async with opened("awaiting", map_of(server, **fields)) as face:
+    async with opened("awaiting", described(server, **fields)) as face:
         router = face.kit.key_sharded("t")
         first = {router.shard_of(key): key for key in map(str, range(1000))}
         third, fourth, fifth = (first[shard] for shard in (3, 4, 5))
@@ -239,8 +237,7 @@ async def test_each_number_is_confirmed_once_for_a_connection(
     """Writes to alternating databases select them in MULTI from then on."""
     with faulty(server.port) as proxy:
         places = [{"host": "127.0.0.1", "port": proxy.port, "db": n} for n in range(1, 5)]
-        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
-        async with opened(kind, shard_map) as face:
+        async with opened(kind, map_of(t={"shards": places})) as face:
             clients = [await of(face.kit.client("t", n, private=private)) for n in range(4)]
             for n in range(20):
                 for client in clients:

@@ -19,7 +19,7 @@ import redis
 from faces import PATIENCE
 from link_helpers import of, opened
 from resources import watched
-from test_gate import map_of
+from test_gate import described
 
 from shardkit.local import LocalServer
 
@@ -165,7 +165,7 @@ async def test_no_value_reaches_another_database(kind: str) -> None:
     with LocalServer(config=config) as server, server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
         fields = {"username": "app", "password": "any", "breaker": False, "socket_timeout": 5}
-        async with opened(kind, map_of(server, **fields)) as face:
+        async with opened(kind, described(server, **fields)) as face:
             clients = [await of(face.kit.client("t", n)) for n in range(SHARDS)]
             calls = Calls(clients, face.kit.key_sharded("t"))
             ends = time.monotonic() + SECONDS * PATIENCE

@@ -25,7 +25,7 @@ from link_helpers import (
     paused,
 )
 from scripted_server import bulk, scripted
-from test_gate import map_of
+from test_gate import described
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
@@ -147,7 +147,7 @@ async def test_a_batch_cancelled_between_its_chunks_leaves_no_transaction_open(
     joined: bool, own_server: LocalServer
 ) -> None:
     pairs = {f"k{n}": "x" * 100 for n in range(6000)}
-    async with opened("awaiting", map_of(own_server)) as face:
+    async with opened("awaiting", described(own_server)) as face:
         router = face.kit.key_sharded("t")
         clients = [await face.kit.client("t", n) for n in range(8)]
         for client in clients:

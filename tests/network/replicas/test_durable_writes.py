@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from arranged import BINARIES, ask
+from arranged import BINARIES, ask, map_of
 from faces import Face, faced
 from link_helpers import mapped
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
@@ -38,8 +36,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.fixture
 def opened(kind: str, pair: Pair) -> Iterator[Face]:
     shards = [{"port": pair[0].port, "db": n} for n in range(4)]
-    text = json.dumps({"components": {"users": {"shards": shards}}})
-    with faced(kind, ShardMap.parse(text)) as face:
+    with faced(kind, map_of(users={"shards": shards})) as face:
         yield face
 
 

@@ -241,12 +241,12 @@ def test_reads_survive_dead_replicas(kind: str, what: str, lower: Any) -> None:
     lower(replica_interval=3600)
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
-        text = json.dumps({"components": {"one": {"shards": [entry]}}})
-        with shardkit.connect(ShardMap.parse(text)) as writer, master.client() as client:
+        described = map_of(one={"shards": [entry]})
+        with shardkit.connect(described) as writer, master.client() as client:
             writer.hash("h", component="one").hset("a", "1")
             client.set("k", 1)
             assert client.wait(1, 5000) == 1
-        with faced(kind, ShardMap.parse(text)) as face:
+        with faced(kind, described) as face:
             router = face.kit.key_sharded("one", read_from="prefer_replica")
             strict = face.kit.key_sharded("one", read_from="replica")
             users = face.kit.hash("h", component="one", read_from="prefer_replica")
