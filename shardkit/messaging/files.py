@@ -102,6 +102,7 @@ LEASE = 60.0
 ATTEMPTS = 5
 LONGEST_LINE = 2**24
 _SKIPS = "fail(file, reason, retry=False) skips the file"
+_SKIPPED = re.compile("[0-9]+:(left|name)=")  # what damaged records of such a file begin with
 # The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
@@ -1038,7 +1039,11 @@ class Files(Tagged[Face]):
     def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
         [[*_, damages]] = yield [self._check(channel, first, *numbers)]
-        return [] if damages == -1 else script_damage(self.component, damages, _SKIPS)
+        notes = [] if damages == -1 else script_damage(self.component, damages, self._retyped)
+        return [
+            note._replace(repair=_SKIPS) if _SKIPPED.match(note.error.found) else note
+            for note in notes
+        ]
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int
