@@ -317,7 +317,8 @@ class Files(Tagged[Face]):
 
         Concurrent readers and publishers get errors, and may leave chunks behind.
 
-        Cost: four exchanges, and one for 1,000 chunks; more for more than 1,000 files.
+        Cost: four exchanges, and two for each file that not all readers have finished, or more for
+        more than 1,000 chunks.
         """
         keys = self._keys(channel)
         yield from of_this_format(self.component, keys[0])
