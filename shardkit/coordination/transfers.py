@@ -200,10 +200,9 @@ class Transfers(Structure[Face]):
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
-        result = yield from self._issue_together(texts)
-        if result is not None:
-            return result
-        id_ = self._clock.new_id(12)
+        id_ = yield from self._issue_together(texts)
+        if isinstance(id_, TransferResult):
+            return id_
         try:
             return (yield from self._in_steps(id_, texts))
         except (ShardErrors, DamagedDataError) as error:
@@ -211,13 +210,19 @@ class Transfers(Structure[Face]):
             raise
 
     @relocated
-    def _issue_together(self, texts: Mapping[str, str]) -> Operation[TransferResult | None]:
-        """Carry out a transfer between accounts that live together; None if they do not."""
-        places = yield Locate([(self.component, self._key(name)) for name in texts])
-        if any(place != places[0] for place in places):
-            return None
+    def _issue_together(self, texts: Mapping[str, str]) -> Operation[TransferResult | str]:
+        """Carry out a transfer between accounts that live together; else return an id for it.
+
+        Its log lives with one of the accounts, if any does: no other server has to be up.
+        """
         names = list(texts)
         keys = [self._key(name) for name in names]
+        logs = [self._log_keys(number)[0] for number in range(LOGS)]
+        places = yield Locate([(self.component, key) for key in (*logs, *keys)])
+        if any(place != places[LOGS] for place in places[LOGS:]):
+            near = [number for number in range(LOGS) if places[number] in places[LOGS:]]
+            ids = (self._clock.new_id(12) for _ in range(ATTEMPTS))
+            return next((id_ for id_ in ids if _log_of(id_) in near), self._clock.new_id(12))
         direct = lua_call(self.component, "coordination/transfer_direct", keys, texts.values())
         for attempt in range(ATTEMPTS):
             [reply] = yield [direct]

@@ -387,11 +387,6 @@ class BlockStore:
         contents = [block.content for block in portion]
         yield Columns(self._component, "SET", keys, contents, idempotent=True, coalesced=True)
 
-    def exists(self, number: int) -> Operation[bool]:
-        """Return whether a generation has keys."""
-        keys = (self._list_key(number, 0), self.table(number).key(0))
-        return any((yield [Command(self._component, key, ("EXISTS", key)) for key in keys]))
-
     def expire(self, number: int, seconds: int) -> Operation[None]:
         """Make a generation expire."""
         yield from self._to_all_blocks(number, "EXPIRE", seconds)

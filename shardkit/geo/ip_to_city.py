@@ -211,8 +211,6 @@ class IpToCity(Structure[Face]):
                     yield from self._generations.forget(generation)
                 for generation in interrupted:
                     yield from self._store.remove(generation, keep_lists=True)
-                while (yield from self._store.exists(number)):  # the record of it was lost
-                    number, *_ = yield from self._generations.begin()
                 now = yield from self._now()
                 progress = progress or (lambda *_: None)
                 every = chain(ahead, cities)

@@ -85,6 +85,7 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
+    contents,
     raised_twice,
     script_damage,
     suspected,
@@ -101,6 +102,7 @@ LEASE = 60.0
 ATTEMPTS = 5
 LONGEST_LINE = 2**24
 _SKIPS = "fail(file, reason, retry=False) skips the file"
+_SKIPPED = re.compile("[0-9]+:(left|name)=")  # what damaged records of such a file begin with
 # The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
@@ -281,15 +283,15 @@ class Files(Tagged[Face]):
     def status(self, channel: str) -> Operation[ChannelStatus]:
         """Return a channel's contents and its readers' progress, or raise ChannelError.
 
-        Cost: one exchange, O(n) for n files that not all readers have finished.
+        Cost: three exchanges; more for more than 1,000 files that not all readers have finished.
         """
         keys = self._keys(channel)
-        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (1, 2, 3, 8)]
-        [state, *flat] = yield [self._check(channel), *reads]
+        [state] = yield [self._check(channel)]
         self._require(channel, state[0])
+        records = yield from self._records(*(keys[n] for n in (1, 2, 3, 8)))
         limit, size, closed, readers, unfinished, _ = state
         readers = [self._text(keys[0], "readers", name) for name in readers]
-        names, stored, positions, failed = map(_fields, flat)
+        names, stored, positions, failed = records
         by_number = {number: name for name, number in names.items()}
         files = [
             self._file_status(keys, readers, number, stored, positions)
@@ -315,11 +317,12 @@ class Files(Tagged[Face]):
 
         Concurrent readers and publishers get errors, and may leave chunks behind.
 
-        Cost: two exchanges, and one for 1,000 chunks.
+        Cost: four exchanges, and two for each file that not all readers have finished, or more for
+        more than 1,000 chunks.
         """
         keys = self._keys(channel)
-        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
-        state, stored = map(_fields, (yield from of_this_format(self.component, keys[0], *reads)))
+        yield from of_this_format(self.component, keys[0])
+        state, stored = yield from self._records(keys[0], keys[2])
         chunk = whole_or_0(state.get("chunk")) or 1
         for name in stored:
             if _NAME.fullmatch(name):
@@ -1011,13 +1014,24 @@ class Files(Tagged[Face]):
 
     def _stored_files(self, keys: Sequence[str]) -> Operation[Sequence[int]]:
         """Return the numbers of the files that not all readers have finished."""
-        [files] = yield [self._at(keys[2], "HKEYS", keys[2])]
-        return self._numbers(keys[2], (name.decode(errors="replace") for name in files))
+        [files] = yield from self._records(keys[2])
+        return self._numbers(keys[2], files)
+
+    def _records(self, *keys: str) -> Operation[list[dict[str, str]]]:
+        """Return what some HASHes of a channel hold, of a large one a part at a time."""
+        notes: Suspicions = []
+        pairs = yield from contents(self.component, "HASH", keys, notes)
+        for note in notes:
+            raise note.error
+        return [
+            {name.decode(errors="replace"): text.decode(errors="replace") for name, text in fields}
+            for fields in pairs
+        ]
 
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
         files = yield from self._stored_files(keys)
-        [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
-        done = [field for field, text in _fields(positions).items() if text == "done"]
+        [positions] = yield from self._records(keys[3])
+        done = [field for field, text in positions.items() if text == "done"]
         finished = Counter(field.partition(":")[2] for field in done)
         for reader, count in (yield from self._readers(channel)):
             if count != (left := len(files) - finished[reader]):
@@ -1026,7 +1040,11 @@ class Files(Tagged[Face]):
     def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
         [[*_, damages]] = yield [self._check(channel, first, *numbers)]
-        return [] if damages == -1 else script_damage(self.component, damages, _SKIPS)
+        notes = [] if damages == -1 else script_damage(self.component, damages, self._retyped)
+        return [
+            note._replace(repair=_SKIPS) if _SKIPPED.match(note.error.found) else note
+            for note in notes
+        ]
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int
@@ -1187,8 +1205,3 @@ def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
 
 def _regular_files(path: Path, pattern: str) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.is_file() and file.match(pattern))
-
-
-def _fields(flat: Sequence[bytes]) -> dict[str, str]:
-    texts = [part.decode(errors="replace") for part in flat]
-    return dict(zip(texts[::2], texts[1::2], strict=True))

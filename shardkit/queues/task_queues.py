@@ -28,6 +28,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate, takewhile
 from typing import Any, TypeAlias
 
 from shardkit import log_records
@@ -79,6 +80,7 @@ LEASE = 60.0
 RETRY_DELAY = 1.0
 LONGEST_RETRY_DELAY = 3600.0
 TASKS_AT_ONCE = 1000
+BYTES_AT_ONCE = 1_000_000  # of tasks in a script: some milliseconds
 DEAD_A_PAGE = 100
 RESTORED_AT_ONCE = 100
 RATE_MINUTES = 15  # of rates: in lua/base.lua, too
@@ -161,7 +163,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def enqueue_many(self, queue: str, tasks: Iterable[NewTask]) -> Operation[list[str]]:
-        """Queue any number of tasks in order, 1,000 an exchange; return their ids; see `enqueue`.
+        """Queue tasks in order, 1,000 or 1 MB in an exchange; return their ids; see `enqueue`.
 
         Args:
             tasks: any iterable of ``NewTask(name, args, delay, id)``, read as they are sent.
@@ -465,15 +467,21 @@ class TaskQueues(Structure[Face]):
         Call it when a key of the queue was removed, such as the LIST of waiting tasks. `enqueue`
         does the same for its id. If the key of leased tasks was lost, running tasks run twice.
 
-        Cost: one exchange for about 100 tasks. Each task that is neither leased, delayed nor dead
-        is searched for among up to half a million waiting ones.
+        Cost: two exchanges for about 100 tasks. Each task that is neither leased, delayed nor dead
+        is searched for among up to half a million waiting ones; an exchange searches among at most
+        a million.
         """
+        keys = self._keys(queue)
         cursor: Argument = 0
         restored = 0
         while True:
-            call = self._commands.call("restore", self._keys(queue), cursor, RESTORED_AT_ONCE)
-            [[cursor, count]] = yield [call]
-            restored += count
+            scan = ("HSCAN", keys.tasks, cursor, "COUNT", RESTORED_AT_ONCE)
+            [(cursor, flat)] = yield [self._at(keys.tasks, *scan)]
+            ids = flat[::2]
+            while ids:
+                [[examined, count]] = yield [self._commands.call("restore", keys, *ids)]
+                restored += count
+                ids = ids[examined:]
             if cursor == b"0":
                 return int(restored)
 
@@ -506,7 +514,7 @@ class TaskQueues(Structure[Face]):
 
     def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> Operation[list[str]]:
         keys = self._keys(queue)
-        rows: list[Argument] = []
+        rows: list[str | bytes] = []
         ids = []
         for task in tasks:
             name, args, delay, given = NewTask(*task)
@@ -517,7 +525,9 @@ class TaskQueues(Structure[Face]):
         try:
             while rows:
                 now = self._clock.script_seconds()
-                [[done, added]] = yield [self._commands.call("put", keys, now, *rows)]
+                sizes = accumulate(map(len, rows[2::3]))
+                page = rows[: 3 + 3 * sum(1 for _ in takewhile(BYTES_AT_ONCE.__gt__, sizes))]
+                [[done, added]] = yield [self._commands.call("put", keys, now, *page)]
                 if added < done:
                     known = counted(done - added, "task")
                     about = log_records.fields("task-queued-already", queue=queue)

@@ -48,7 +48,7 @@ from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 from shardkit.structures.base.partitioned import open_to_delete, restore_parameters
 
 PRIMARY: Final = -1
-WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
+WORK_PER_CALL: Final = 40_000  # steps, such as to read a posting: together some milliseconds
 TERMS_PER_CALL: Final = 1_500  # that a command writes: some milliseconds
 WRITE_MICROSECONDS: Final = 2_000  # that it spends on existing documents
 SLICE_MICROSECONDS: Final = 4_000  # on one of them; search/sweep does the rest

@@ -736,9 +736,9 @@ class SocialNetwork(Structure[Face]):
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
-            if create:  # refuse placements that would part the keys of a user or a timeline
+            if create:  # refuse a wrong count, and placements that would part a user's keys
                 keys = [f"{n}:{{{self.name}}}" for n in range(32)]
-                for to in (self.layout.users, self.layout.timelines):
+                for to in (self.layout.users, self.layout.timelines, self.layout.relations(0)):
                     if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
                         raise CrossShardError(
                             f"{self.name}: the placement of component {to!r} ignores hash tags",

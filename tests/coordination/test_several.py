@@ -33,7 +33,7 @@ from shardkit.errors import (
     NotHolderError,
     ShardKitError,
 )
-from shardkit.local import LocalServer
+from shardkit.local import LocalServer, LocalServers
 from shardkit.operations import Operation, Pause
 
 
@@ -537,3 +537,19 @@ def test_records_that_were_lost_do_not_keep_recovery_from_ending(face: Face, kit
     client.zadd("transfers:log:{3}:times", {f"t{n}": n for n in range(250)})
     assert [tuple(face.run(transfers.recover())) for _ in range(3)] == [(0, 0)] * 3
     assert not client.exists("transfers:log:{3}:times")
+
+
+def test_a_transfer_needs_no_server_but_those_of_its_accounts(kind: str) -> None:
+    ports = [{"port": 7001 + n} for n in range(4)]
+    shard_map = ShardMap.parse(json.dumps({"components": {"bank": {"shards": ports}}}))
+    with LocalServers(shard_map, ports="free") as servers, faced(kind, servers.shard_map) as face:
+        transfers, bank = face.kit.transfers(component="bank"), face.kit.key_sharded("bank")
+        shards = {bank.shard_of(f"transfers:{{{name}}}"): name for name in "abcdefghijkl"}
+        first, second = (name for shard, name in shards.items() if shard in (1, 3))
+        face.run(transfers.issue(Leg(first, {"money": 30})))
+        for number in (0, 2):
+            servers.server_of("bank", number).kill()
+        for _ in range(30):
+            legs = Leg(first, {"money": -1}), Leg(second, {"money": 1})
+            assert face.run(transfers.transfer(*legs)) == TransferResult(True)
+        assert face.run(transfers.total([first, second])) == {"money": 30}

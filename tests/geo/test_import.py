@@ -361,6 +361,18 @@ def test_an_import_soon_after_the_record_was_lost_keeps_nothing_of_the_lost_one(
     assert face.run(ip.find("1.0.0.1")) == City("FR", "", "Paris")
 
 
+def test_an_import_soon_after_a_deletion_is_another_generation(face: Face) -> None:
+    ip, reader = (face.kit.ip_to_city(component="one") for _ in range(2))
+    numbers = []
+    for country in ("DE", "FR", "IT"):
+        cities = [City(f"a city of {country}", "", country)]
+        numbers.append(face.run(ip.import_from(IpRange(1, 9, city) for city in cities)).generation)
+        # The reader still has the first generation, none of whose blocks are left.
+        assert face.run(reader.find("0.0.0.1")) == (cities[0] if country == "DE" else None)
+        assert face.run(ip.delete())
+    assert numbers[0] < numbers[1] < numbers[2]
+
+
 def test_progress_counts_the_cities_that_were_written(face: Face) -> None:
     ip, written = face.kit.ip_to_city(component="one"), []
     items = (IpRange(3 * n, 3 * n, City(f"C{n}", "", "DE")) for n in range(25_000))

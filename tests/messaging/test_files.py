@@ -544,6 +544,47 @@ def test_a_file_whose_readers_are_not_counted_is_skipped_as_its_check_says(
     assert (face.run(files.status("logs")).held, chunks_of(kit, "one")) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "text"),
+    [
+        (":files", "1:size", "x"),
+        (":files", "1:until", "x"),
+        ("", "last", "x"),
+        (":names", "b", "9"),
+    ],
+)
+def test_a_record_that_no_reader_can_skip_is_repaired_as_its_check_says(
+    face: Face, kit: Any, part: str, field: str, text: str
+) -> None:
+    files = face.kit.files(component="one")
+    for repaired in (False, True):
+        face.run(files.create("logs", ["x"], chunk_size=10))
+        face.run(files.publish("logs", io.BytesIO(TEXT), name="a"))
+        if repaired:
+            break
+        kit.client("one").hset(f"files:{{logs}}{part}", field, text)
+        damages = face.list(files.check("logs"))
+        assert {each.repair for each in damages} == {"delete(channel), and publish again"}
+        assert face.run(files.delete("logs"))
+    assert face.list(files.check("logs")) == []
+
+
+def test_a_channel_of_many_files_is_read_in_parts(
+    face: Face, kit: Any, lower: Callable[..., None]
+) -> None:
+    files, client = face.kit.files(component="one"), kit.client("one")
+    face.run(files.create("logs", ["x"]))
+    for number in range(200):
+        face.run(files.publish("logs", io.BytesIO(b"a line"), name=f"{number}"))
+    lower(entries_at_once=100)
+    client.config_resetstat()
+    assert len(face.run(files.status("logs")).files) == 200
+    assert face.list(files.check("logs")) == []
+    assert face.run(files.delete("logs"))
+    assert list(client.scan_iter("files:*")) == []
+    assert client.info("commandstats")["cmdstat_hgetall"]["calls"] == 1  # the channel's state
+
+
 def test_what_is_refused_is_named(kit: ShardKit) -> None:
     files = kit.files(component="one")
     with pytest.raises(ChannelError, match="there is no channel 'logs'"):

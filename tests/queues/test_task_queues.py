@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked
+from faces import Exchanges, Face, Time, clocked, sends
 from queue_helpers import server_of
 
 from shardkit import ShardKit
@@ -123,6 +124,29 @@ def test_tasks_of_a_lost_list_are_restored(face: Face, kit: ShardKit) -> None:
     assert run(queues.counts("q")) == QueueCounts(700, 0, 1, 0)
     found = {run(queues.take("q", timeout=0)).id for _ in range(700)}
     assert found == {*ids, "new"} - {taken.id}
+
+
+def test_large_tasks_are_queued_some_at_a_time(face: Face, lower: Callable[..., None]) -> None:
+    queues = face.kit.queues(component="one")
+    lower(queue_bytes=5000)
+    tasks = [NewTask("x", ["a" * 990, n]) for n in range(20)]
+    queued = Exchanges(face, queues.deferred.enqueue_many("q", tasks))
+    sizes = [len(step[0].args) for step in queued if sends(step, "queues/put")]
+    assert len(sizes) == 4
+    assert len(set(sizes)) == 1
+    assert [face.run(queues.take("q")).args[1] for _ in tasks] == list(range(20))
+
+
+def test_stranded_tasks_are_searched_for_some_at_a_time(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    ids = run(queues.enqueue_many("q", [NewTask("x") for _ in range(5)]))
+    server = server_of(kit, "one", "q")
+    server.delete("queues:{q}")
+    server.rpush("queues:{q}", *(str(n) for n in range(300_000)))
+    restored = Exchanges(face, queues.deferred.restore("q"))
+    assert sum(sends(step, "queues/restore") for step in restored) == 3
+    assert restored.result == 5
+    assert {id_.decode() for id_ in server.lrange("queues:{q}", 300_000, -1)} == set(ids)
 
 
 def test_a_search_among_very_many_that_wait_is_cut_into_slices(face: Face, kit: ShardKit) -> None:

@@ -26,7 +26,7 @@ from social_helpers import (
 )
 
 from shardkit import ShardMap
-from shardkit.errors import CrossShardError, ShardErrors
+from shardkit.errors import CrossShardError, ShardCountError, ShardErrors
 from shardkit.local import LocalServers
 from shardkit.operations import Call
 from shardkit.social import SQLiteStatusStore
@@ -229,5 +229,19 @@ def test_a_placement_that_ignores_tags_is_refused_before_a_user_is_stored(split:
         places = {"component": "a", "timelines": "a", "followers": "a", split: "b"}
         network = face.kit.social("s", **places)
         with pytest.raises(CrossShardError, match="component 'b' ignores hash tags"):
+            face.run(network.create_user("ada", "Ada"))
+        assert ask(servers.server_of("a", 0), "info", "keyspace") == {}
+
+
+def test_a_count_of_shards_that_is_none_of_relations_is_refused_before_a_user_is_stored(
+    kind: str,
+) -> None:
+    shards = [{"port": 7001, "db": n} for n in range(4)]
+    with (
+        LocalServers(map_of(a={"shards": shards}), ports="free") as servers,
+        faced(kind, servers.shard_map) as face,
+    ):
+        network = face.kit.social("s", component="a")
+        with pytest.raises(ShardCountError, match="component 'a' has 4 shards, but this call says"):
             face.run(network.create_user("ada", "Ada"))
         assert ask(servers.server_of("a", 0), "info", "keyspace") == {}

@@ -6,7 +6,8 @@
 --          little more before they notice, and so stay recorded for the next import to remove
 --@include structures/base/damage
 local key = KEYS[1]
-local now = tonumber(redis.call('TIME')[1])
+local time = redis.call('TIME')
+local now = tonumber(time[1])
 local STATES = {importing = true, left = true, retired = true}
 local last = 0  -- damaged numbers are ignored
 local unused, interrupted = {}, {}
@@ -28,8 +29,8 @@ for n = 1, #fields, 2 do
     redis.call('HDEL', key, field)
   end
 end
--- At least the minutes since 2020, so that readers take it for a later one if this key was lost.
-local number = math.max(last + 1, math.floor((now - 1577836800) / 60))
+-- At least the milliseconds since 2020: none comes again, even if this key was lost or deleted.
+local number = math.max(last + 1, math.floor((now - 1577836800) * 1000 + time[2] / 1000))
 local written = string.format('%d', number)
 redis.call('HSET', key, 'last', written, 'importing:' .. written, '')
 return {number, unused, interrupted}

@@ -118,7 +118,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "        return\n",
     ),
     "geo-same-generation": (
-        "number = math.max(last + 1, math.floor((now - 1577836800) / 60))",
+        "number = math.max(last + 1, math.floor((now - 1577836800) * 1000 + time[2] / 1000))",
         "number = 7",
     ),
     "geo-no-grace": (
