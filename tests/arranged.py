@@ -71,6 +71,12 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def alarmed(seconds: float, call: Callable[[], Any]) -> Any:
+    """Make a call, with an alarm that goes off after so many seconds."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    return call()
+
+
 @contextmanager
 def meanwhile(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
     """Call a function again and again in a thread while the block runs; raise what it raised."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
+from zlib import crc32
 
 import pytest
 from arranged import exit_code, forked
@@ -341,3 +342,27 @@ def test_a_server_that_fails_leaves_the_others_upkept(
         assert left_on(server) == (set(), *undone)
     if fault == "pause":
         down.resume()
+
+
+def test_transfers_that_need_a_dead_server_hold_up_no_later_ones(
+    upkept: tuple[Face, LocalServers],
+) -> None:
+    (face, servers), run = upkept, upkept[0].run
+    shard_of = run(face.kit.component("c")).shard_of
+    dead, source, target = (
+        next(name for name in NAMES if shard_of(f"bank:{{{name}}}").number == number)
+        for number in range(3)
+    )
+    ids = (str(n) for n in count() if crc32(b"%d" % n) % 16 == 0)  # all of one log, on server 3
+    kit = clocked(face.kit, new_id=ids.__next__)
+    bank = kit.transfers("bank", component="c", grace=0.01)
+    assert run(bank.issue(Leg(source, {"gold": 200})))
+    for account in [dead] * 101 + [target]:
+        legs = Leg(source, {"gold": -1}), Leg(account, {"gold": 1})
+        steps = bank.deferred.transfer(*legs)
+        assert stopped_before(face, steps, "coordination/transfer_resolve")
+    servers.servers[0].kill()
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:0\)"):
+        run(bank.recover())
+    [account] = run(bank.read(target))
+    assert (account.balances, account.in_flight) == ({"gold": 1}, {})

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from arranged import emptied
+from arranged import alarmed, emptied
 from places import at_place
 
 import shardkit
@@ -197,9 +197,8 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     before = signal.signal(signal.SIGALRM, handler)
     own.servers[0].pause()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(kind, match=r"^of my own$"):
-            use(kit)
+            alarmed(0.1, partial(use, kit))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -248,9 +247,8 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
     try:
         with lock, semaphore:
             for _ in range(2):  # while it subscribes, perhaps, and later
-                signal.setitimer(signal.ITIMER_REAL, 0.2)
                 with pytest.raises(kind, match=r"^of my own$"):
-                    WAITS[wait](kit)
+                    alarmed(0.2, partial(WAITS[wait], kit))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

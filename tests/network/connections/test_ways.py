@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import ask, map_of
+from arranged import alarmed, ask, map_of
 from faces import Face, eventually, faced
 from link_helpers import clients_of, opened
 
@@ -345,9 +346,8 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
         for server in servers:
             server.pause()
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.6)
             with pytest.raises(Alarm):
-                kit.driver.link.send(batch)
+                alarmed(0.6, partial(kit.driver.link.send, batch))
         finally:
             signal.signal(signal.SIGALRM, before)
             for server in servers:
