@@ -66,9 +66,8 @@ def test_what_ends_generators_is_no_result(
             if name in PAUSED:
                 server.pause()
             with pytest.raises(raised, match=r"^mine$"):
-                alarmed(SOON, partial(call, kit, news))
+                alarmed(partial(call, kit, news))
             server.resume()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
         news.close()

@@ -198,9 +198,8 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     own.servers[0].pause()
     try:
         with pytest.raises(kind, match=r"^of my own$"):
-            alarmed(0.1, partial(use, kit))
+            alarmed(partial(use, kit))
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         own.servers[0].resume()
     use(kit)
@@ -248,9 +247,8 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
         with lock, semaphore:
             for _ in range(2):  # while it subscribes, perhaps, and later
                 with pytest.raises(kind, match=r"^of my own$"):
-                    alarmed(0.2, partial(WAITS[wait], kit))
+                    alarmed(partial(WAITS[wait], kit))
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

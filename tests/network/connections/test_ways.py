@@ -347,7 +347,7 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
             server.pause()
         try:
             with pytest.raises(Alarm):
-                alarmed(0.6, partial(kit.driver.link.send, batch))
+                alarmed(partial(kit.driver.link.send, batch))
         finally:
             signal.signal(signal.SIGALRM, before)
             for server in servers:
