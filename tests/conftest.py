@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 from arranged import BINARIES
 from faces import PATIENCE, Face, faced
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from left_open import left_open, naming_who_opens, sockets, threads
 from lowered_limits import lower as lower
 from lua_keys import watch
@@ -31,9 +31,14 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
-# No test fails because the machine is busy. ``make examples`` tries more of each.
+# No test fails because the machine is busy, or by chance. ``make examples`` tries more of each, and
+# ever new ones.
 settings.register_profile(
-    "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "25"))
+    "patient",
+    deadline=None,
+    derandomize="EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("EXAMPLES", "25")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("patient")
 
