@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -128,6 +129,14 @@ def nothing_is_left_open() -> Iterator[None]:
         yield
     left = left_open(*before)
     assert not left, "is left open: " + "; ".join(left)
+
+
+@pytest.fixture
+def within_an_hour() -> None:
+    """Begin no test shortly before an hour ends: logs, statistics and heat begin anew then."""
+    left = 3600 - time.time() % 3600
+    if left < 20 * PATIENCE:
+        time.sleep(left + 0.1)
 
 
 @pytest.fixture(scope="session")
