@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from arranged import ask
 from coordination_helpers import forked, with_jumping_clocks
-from faces import ALL_CASES, Exchanges, Face, answer, eventually, faced, holder
+from faces import ALL_CASES, PATIENCE, Exchanges, Face, answer, eventually, faced, holder
 from redis.exceptions import NoPermissionError
 
 import shardkit
@@ -137,7 +137,7 @@ def three() -> Iterator[list[LocalServer]]:
 def map_of(servers: list[LocalServer]) -> ShardMap:
     components = {f"q{n}": {"entry": {"port": each.port}} for n, each in enumerate(servers)}
     return ShardMap.parse(
-        json.dumps({"defaults": {"socket_timeout": 0.3}, "components": components})
+        json.dumps({"defaults": {"socket_timeout": 0.3 * PATIENCE}, "components": components})
     )
 
 

@@ -81,7 +81,7 @@ async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer
 
 
 async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) -> None:
-    shard_map = two(own_server.port, own_server.port, socket_timeout=0.1)
+    shard_map = two(own_server.port, own_server.port, socket_timeout=0.3 * PATIENCE)
     async with opened("awaiting", shard_map) as face:
         client: Any = await face.kit.client("one", private=True)
         number = await client.client_id()
@@ -113,18 +113,18 @@ async def test_that_of_an_entry_or_a_kit_is_one_for_all_steps_of_a_call(
     kind: str, where: str, own_server: LocalServer
 ) -> None:
     def slowly(args: list[bytes]) -> bytes:
-        time.sleep(0.2)  # a fifth of what is allowed
+        time.sleep(0.2 * PATIENCE)  # a fifth of what is allowed
         return b":1\r\n"
 
     with scripted(INCR=slowly) as slow:
-        fields = {"deadline": 1} if where == "entry" else {}
-        options = {"deadline": 1} if where == "connect" else {}
+        fields = {"deadline": PATIENCE} if where == "entry" else {}
+        options = {"deadline": PATIENCE} if where == "connect" else {}
         async with opened(kind, two(slow.port, own_server.port, **fields), **options) as face:
             await face.send(on(0, "PING"))
             assert await face.run(steps_of(1)) == [1]
-            with at_most(1), pytest.raises(ShardErrors) as failed:
+            with at_most(PATIENCE), pytest.raises(ShardErrors) as failed:
                 await face.run(steps_of(10))
-            assert "deadline of 1 s" in str(failed.value.exceptions[0])
+            assert f"deadline of {PATIENCE:g} s" in str(failed.value.exceptions[0])
             assert await face.run(steps_of(2)) == [1, 1]  # each call has its own
 
 

@@ -437,7 +437,7 @@ async def test_providers_of_unknown_components_are_refused(
 
 def test_providers_are_checked_when_the_config_server_is_back(locked: LocalServer) -> None:
     options = {"credential_providers": {"job": Tokens("first")}}
-    where = Entry({"port": locked.port, "password": "first", "socket_timeout": 0.2})
+    where = Entry({"port": locked.port, "password": "first", "socket_timeout": 0.2 * PATIENCE})
     locked.pause()
     with shardkit.connect(where, **options) as kit:
         locked.resume()

@@ -57,12 +57,13 @@ def dripping() -> Iterator[ScriptedServer]:
 async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
     kind: str, size: int, dripping: ScriptedServer, own_server: LocalServer
 ) -> None:
-    shard_map = two(dripping.port, own_server.port, socket_timeout=60, exchange_timeout=0.5)
+    seconds = 0.5 * PATIENCE
+    shard_map = two(dripping.port, own_server.port, socket_timeout=60, exchange_timeout=seconds)
     async with opened(kind, shard_map) as face:
         batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
         started = time.monotonic()
         replies = await face.send(*batch)
-        assert time.monotonic() - started > 0.45
+        assert time.monotonic() - started > 0.9 * seconds
         assert isinstance(replies[0], ShardUnavailable)
         assert isinstance(replies[0].error, TimeoutError)
         assert "exchange_timeout" in str(replies[0])
@@ -201,7 +202,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
         return None
 
     with scripted(INCR=answer) as bad:  # which is sent once
-        shard_map = two(bad.port, own_server.port, socket_timeout=0.3, max_connections=2)
+        shard_map = two(bad.port, own_server.port, socket_timeout=0.3 * PATIENCE, max_connections=2)
         async with opened(kind, shard_map) as face:
             for _ in range(3):  # more often than there are connections
                 count = 0
