@@ -55,7 +55,7 @@ def at_most(seconds: float) -> Iterator[None]:
 async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
     with scripted(CLIENT=b"", HELLO=b"") as mute:  # accepts, and says nothing
         async with opened(kind, two(mute.port, own_server.port)) as face:
-            seconds = 0.2 * PATIENCE
+            seconds = 0.5 * PATIENCE
             with at_most(seconds), face.kit.deadline(seconds):
                 failure, good = await face.send(on(0, "GET"), on(1, "INCR"))
             assert not failure.maybe_executed
@@ -137,10 +137,10 @@ async def test_together_returns_values_under_a_deadline(kind: str, own_server: L
 
 async def test_requested_pauses_do_not_count(kind: str, own_server: LocalServer) -> None:
     def steps() -> Operation[Replies]:
-        yield Pause(0.7)
+        yield Pause(0.6 * PATIENCE)
         return (yield [on(1, "INCR")])
 
-    async with opened(kind, two(own_server.port, own_server.port, deadline=0.6)) as face:
+    async with opened(kind, two(own_server.port, own_server.port, deadline=0.5 * PATIENCE)) as face:
         assert await face.run(steps()) == [1]
 
 

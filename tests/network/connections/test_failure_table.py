@@ -44,7 +44,7 @@ class Client:
 
 @asynccontextmanager
 async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncIterator[Client]:
-    entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15 * PATIENCE, **fields}
+    entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.5 * PATIENCE, **fields}
     shard_map = map_of(c={"entry": entry})
     async with opened(kind, shard_map) as face:
         yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")
