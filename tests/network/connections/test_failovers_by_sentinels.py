@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from faces import PATIENCE, free_port
+from faces import free_port
 from link_helpers import eventually, of, opened
 from scripted_server import bulk, scripted
 
@@ -136,7 +136,7 @@ async def test_a_failover_that_no_replica_confirms_ends_and_the_master_is_used_a
     kind: str, watched: LocalSentinel
 ) -> None:
     [replica] = watched.replicas
-    hasty = {**watched.entry.fields, "socket_timeout": 0.3 * PATIENCE}
+    hasty = {**watched.entry.fields, "socket_timeout": 0.3}
     entries = {"patient": {"entry": watched.entry.fields}, "hasty": {"entry": hasty}}
     async with opened(kind, ShardMap.parse(str({"components": entries}))) as face:
         numbers = face.kit.set("numbers", component="hasty", total=100, members=int)
