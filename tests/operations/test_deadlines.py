@@ -6,7 +6,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from _thread import start_new_thread
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +61,26 @@ async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
                 failure, good = await face.send(on(0, "GET"), on(1, "INCR"))
             assert not failure.maybe_executed
             assert good == 1
+
+
+def test_a_server_that_answers_is_asked_in_time_although_threads_start_late(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller does not connect to the silent one itself, which would take all of its time."""
+
+    def late(function: Callable[..., object], args: tuple[Any, ...]) -> int:
+        return start_new_thread(lambda: (time.sleep(0.1), function(*args)), ())
+
+    # As on a busy machine; nothing that users call delays a thread.
+    monkeypatch.setattr("shardkit.network.links.link.start_new_thread", late)
+    with (
+        scripted(CLIENT=b"", HELLO=b"") as mute,
+        shardkit.connect(two(mute.port, own_server.port)) as kit,
+        kit.deadline(0.5 * PATIENCE),
+    ):
+        failure, good = kit.driver.link.send([on(0, "GET"), on(1, "INCR")])
+    assert isinstance(failure, ShardFailure)
+    assert good == 1
 
 
 async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer) -> None:
