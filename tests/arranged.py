@@ -71,6 +71,36 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def alarmed(call: Callable[[], Any]) -> Any:
+    """Make a call, with an alarm (SIGALRM) once it has waited for some hundredths of a second.
+
+    A timer could go off before it waits: in a finalizer, say, of which Python ignores errors.
+    """
+    caller, status = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}/status"
+    ended = threading.Event()
+
+    def state() -> list[str]:
+        with open(status, encoding="ascii") as lines:
+            return [line for line in lines if line.startswith("State:") or "_ctxt_" in line]
+
+    def ring() -> None:
+        before, same = state(), 0
+        while same < 10 and not ended.wait(0.004):
+            now = state()
+            same = same + 1 if now == before and "(sleeping)" in now[0] else 0
+            before = now
+        if not ended.is_set():
+            signal.pthread_kill(caller, signal.SIGALRM)
+
+    ringing = threading.Thread(target=ring)
+    ringing.start()
+    try:
+        return call()
+    finally:
+        ended.set()
+        ringing.join()
+
+
 @contextmanager
 def meanwhile(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
     """Call a function again and again in a thread while the block runs; raise what it raised."""

@@ -293,16 +293,18 @@ class Transfers(Structure[Face]):
             check_tag(self.name, "account", name)
         finished = undone = 0
         failed: ShardKitError | None = None
+        left = [0] * LOGS  # by log, those that failed: the next page begins behind them
         more = True
-        while more and failed is None:
-            replies = yield Partial(self._log_call(n, "old", least, "") for n in range(LOGS))
-            old = [page for page in replies if type(page) is list]
-            more = any(len(page) == 100 for page in old) and len(old) == LOGS
-            for id_ in [id_.decode(errors="replace") for page in old for id_ in page]:
+        while more:
+            replies = yield Partial(self._log_call(n, "old", least, left[n]) for n in range(LOGS))
+            pages = [page if type(page) is list else [] for page in replies]
+            more = any(len(page) == 100 for page in pages)
+            for n, id_ in [(n, id_) for n, page in enumerate(pages) for id_ in page]:
                 try:
-                    outcome = yield from self._recover(id_)
+                    outcome = yield from self._recover(id_.decode(errors="replace"))
                 except (ShardErrors, DamagedDataError) as error:
                     failed = error
+                    left[n] += 1
                     continue
                 finished += outcome is True
                 undone += outcome is False
@@ -411,7 +413,7 @@ class Transfers(Structure[Face]):
         unlogged = yield from self._undo_unlogged(account, ids)
         logs = sorted({_log_of(id_) for id_ in ids})
         least = round(self.grace * MICROSECONDS)
-        listed = yield [self._log_call(n, "old", least, "") for n in logs]
+        listed = yield [self._log_call(n, "old", least, 0) for n in logs]
         old = {id_.decode(errors="replace") for page in listed for id_ in page} & set(ids)
         for id_ in sorted(old):
             yield from self._recover(id_)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from cli_helpers import COMMAND, SECRET, ends
+from faces import PATIENCE
 
 import shardkit
 from shardkit.admin.growth import start_move
@@ -183,7 +184,7 @@ def test_a_map_from_before_a_move_is_not_pushed(up: Callable[..., Running], tmp_
     with shardkit.connect(running.told["config"]) as kit:
         b = kit.component("unique").shards[3].address.rpartition("/")[0]
         config = redis.Redis.from_url(running.told["config"])
-        assert start_move(config, ["unique:0"], b).phase == "done"
+        assert start_move(config, ["unique:0"], b, hold=3 * PATIENCE).phase == "done"
         config.close()
     running.end(signal.SIGTERM)
     path = tmp_path / "map.yaml"

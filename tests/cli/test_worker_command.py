@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 import pytest
 from cli_helpers import COMMAND, Cli, Result, in_terminal, plain
-from faces import clocked, eventually
+from faces import PATIENCE, clocked, eventually
 
 import shardkit
 from shardkit import ShardKit
@@ -165,7 +165,7 @@ def test_a_signal_has_it_finish_what_it_works_on(
     process = started(module, town_map, "--json")
     assert eventually(lambda: done(module) == ["begun"])
     process.send_signal(signal.SIGINT)  # Ctrl-C; the next test sends SIGTERM
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20 * PATIENCE)
     assert process.returncode == 0, err
     assert json.loads(out)["done"] == 1
     assert done(module) == ["begun", "ended"]
@@ -181,7 +181,7 @@ def test_a_second_signal_has_it_give_back_what_it_works_on(
     assert eventually(lambda: done(module) == ["begun"])
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)  # another one, as two of a kind at once are one
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20 * PATIENCE)
     assert (process.returncode, out) == (130, "0 tasks done, 1 given back\n"), err
     task = tasks.take("q", timeout=0)
     assert task is not None

@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 import pytest
 from faces import Face, drawn, holder, keys_of
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.completion import fold
@@ -43,7 +43,7 @@ NAMES = st.text(
     parts=st.sampled_from([1, 2, 7]),
     folds=st.booleans(),
 )
-@settings(max_examples=drawn(30, 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(30, 80))
 def test_any_names_are_completed_as_sorting_them_in_python_does(
     face: Face,
     names: list[str],
@@ -264,7 +264,7 @@ CONTACT_NAMES = st.text(st.sampled_from(LETTERS), min_size=1, max_size=3)
     order=st.sampled_from(ORDERS),
     limit=st.integers(1, 6),
 )
-@settings(max_examples=drawn(20, 50), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(20, 50))
 def test_any_touches_give_what_a_list_in_python_gives(
     face: Face, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from arranged import map_of
 from coordination_helpers import line, processes, say
-from faces import Face, eventually, faced, holder
+from faces import PATIENCE, Face, eventually, faced, holder
 from link_helpers import in_threads, paused
 
 import shardkit
@@ -566,7 +566,7 @@ def use_the_rest(face: Face, component: str) -> None:
     latch = kit.countdown_latch("c", component=component)
     assert run(latch.set(1))
     assert run(latch.count_down()) == 0
-    assert run(kit.barrier("b", component=component, parties=1).wait(timeout=5))
+    assert run(kit.barrier("b", component=component, parties=1).wait(timeout=5 * PATIENCE))
     leadership = run(kit.election("e", component=component).campaign(blocking_timeout=0))
     assert run(kit.election("e", component=component).leader()).token == leadership.token
     several = kit.multi_lock(["m1", "m2", "m3"], component=component)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from arranged import ask
 from coordination_helpers import forked, with_jumping_clocks
-from faces import ALL_CASES, Exchanges, Face, answer, eventually, faced, holder
+from faces import ALL_CASES, PATIENCE, Exchanges, Face, answer, eventually, faced, holder
 from link_helpers import paused
 from redis.exceptions import NoPermissionError
 
@@ -138,7 +138,7 @@ def three() -> Iterator[list[LocalServer]]:
 def map_of(servers: list[LocalServer]) -> ShardMap:
     components = {f"q{n}": {"entry": {"port": each.port}} for n, each in enumerate(servers)}
     return ShardMap.parse(
-        json.dumps({"defaults": {"socket_timeout": 0.3}, "components": components})
+        json.dumps({"defaults": {"socket_timeout": 0.3 * PATIENCE}, "components": components})
     )
 
 

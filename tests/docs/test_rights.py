@@ -12,7 +12,7 @@ from typing import Any
 import arranged
 import pytest
 from damages import Waited
-from faces import faced
+from faces import PATIENCE, faced
 from redis.exceptions import NoPermissionError
 from rights_of_features import (
     BEGIN,
@@ -332,7 +332,7 @@ def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None
             user_on((a, b), *allowed)
             assert str(fail_over(config, a.address).target) == b.address
             detach_replica(config, a.address)
-            assert start_move(config, b.address, c.address).phase == "done"
+            assert start_move(config, b.address, c.address, hold=3 * PATIENCE).phase == "done"
             # A crash, and the former master is back.
             attach_replica(config, b.address, c.address)
             c.kill()
@@ -350,7 +350,8 @@ def test_who_moves_shards(server: LocalServer) -> None:
         with a.client(db=1) as client:
             client.set("key", 1)
         with growing(server) as config:
-            assert start_move(config, ["a:0"], b.address, kill=True).phase == "done"
+            moved = start_move(config, ["a:0"], b.address, kill=True, hold=3 * PATIENCE)
+            assert moved.phase == "done"
         with b.client(db=1) as client:
             assert client.get("key") == b"1"
 

@@ -13,7 +13,7 @@ import pytest
 import redis
 from arranged import map_of
 from faces import Face, faced
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from relays import Relay
 
 import shardkit
@@ -160,7 +160,7 @@ keys = st.dictionaries(st.sampled_from([f"k{n}" for n in range(12)]), st.integer
 streams = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(max_examples=20)
 @given(values=keys, read=streams, written=streams, count=st.none() | st.integers(1, 2))
 def test_four_shards_equal_one_server(
     kit: ShardKit,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count, pairwise
 from typing import Any
+from zlib import crc32
 
 import pytest
 from arranged import ask, exit_code, forked, meanwhile
-from faces import PATIENCE, Exchanges, Face, Time, clocked
+from faces import PATIENCE, Exchanges, Face, Time, clocked, sends
 from link_helpers import clients_of, closed, eventually, hearing, listed, of, opened
 
 import shardkit
@@ -233,6 +235,26 @@ components:
 NAMES = [f"n{number}" for number in range(40)]
 
 
+def stopped_before(face: Face, steps: Any, script: str) -> bool:
+    """Carry out what comes before a script, as a client that is killed; return whether it comes."""
+    return any(sends(step, script) for step in Exchanges(face, steps))
+
+
+def left_on(server: LocalServer) -> tuple[set[str], set[str], set[str]]:
+    """What upkeep has to do on a server: counters to clean, transfers in flight, notes of pairs."""
+    with server.client() as client:
+        counters = {
+            n for key in client.scan_iter("counters:*:known") for n in client.zrange(key, 0, -1)
+        }
+        records = [client.hvals(key) for key in client.scan_iter("bank:log:*", _type="hash")]
+        notes = {n for key in client.scan_iter("pending:*") for n in client.zrange(key, 0, -1)}
+    return (
+        {name.decode() for name in counters},
+        {record.partition(b" ")[2].decode() for of_log in records for record in of_log},
+        {note.decode() for note in notes},
+    )
+
+
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_server_that_fails_leaves_the_others_upkept(
     mortal: Face, own_servers: LocalServers, fault: str
@@ -240,38 +262,73 @@ def test_a_server_that_fails_leaves_the_others_upkept(
     face, servers, now = mortal, own_servers.servers, Time(1_700_000_000)
     run = face.run
     counters = clocked(face.kit, now=now).counters(component="c", precisions={60: 1})
-    bank = face.kit.transfers("bank", component="c", grace=0.01)
+    ids = clocked(face.kit, new_id=map(str, count()).__next__)
+    bank = ids.transfers("bank", component="c", grace=0.01)
     network = face.kit.social(component="c", parts=4, relation_parts=4)
     users = [run(network.create_user(name, name)) for name in NAMES]
+    in_flight, pairs = set(), set()
     for name in NAMES:
         run(counters.add(name))
         run(bank.issue(Leg(name, {"gold": 1})))
         legs = Leg(name, {"gold": -1}), Leg(f"{name}'s", {"gold": 1})
-        Exchanges(face, bank.deferred.transfer(*legs)).stop_after(3)
+        if stopped_before(face, bank.deferred.transfer(*legs), "coordination/transfer_resolve"):
+            in_flight.add(json.dumps([leg.account for leg in legs]))
     for one, other in pairwise(users):
-        Exchanges(face, network.deferred.follow(one, other)).stop_after(2)
+        assert stopped_before(face, network.deferred.follow(one, other), "social/record_count")
+        pairs.add(f"user:{one}:{other}")
     now.at += 10**6
-    down = servers[0]
+    down, *others = servers
+    before = [left_on(server) for server in servers]
+    assert [set().union(*kind) for kind in zip(*before, strict=True)] == [
+        set(NAMES),
+        in_flight,
+        pairs,
+    ]
+    shard_of = run(face.kit.component("c")).shard_of
 
-    def left() -> list[int]:
-        counts = []
-        for server in servers[1:]:
-            with server.client() as client:
-                due = [client.zcard(key) for key in client.scan_iter("counters:*:known")]
-                flights = len(list(client.scan_iter("bank:log:*")))
-                notes = [client.zcard(key) for key in client.scan_iter("*pending*")]
-                counts += [sum(due), flights, sum(notes)]
-        return counts
+    def needs_it(note: str) -> bool:
+        """Whether a transfer, or a note of a pair, needs the server that fails."""
+        if note.startswith("["):
+            keys = [f"bank:{{{account}}}" for account in json.loads(note)]
+        else:
+            _, follower, followed = note.split(":")
+            keys = [f"{{social:u{int(uid) % 4}}}" for uid in (follower, followed)]
+            keys.append(f"profile:{{social:{followed}}}")
+        return any(shard_of(key).number == 0 for key in keys)
 
-    before = left()
-    assert all(sum(before[kind::3]) for kind in range(3))  # where each lies is drawn
     getattr(down, fault)()
     upkeep: list[Any] = [counters.clean, bank.recover, lambda: network.repair(-10)]
     for call in upkeep:
         with pytest.raises(ShardErrors, match=r"1 shard failed \(c:0\)"):
             run(call())
-    after = left()
-    assert max(after[::3]) == 0
-    assert [sum(after[n::3]) < sum(before[n::3]) for n in (1, 2)] == [True, True]
+    for server, (_, *notes) in zip(others, before[1:], strict=True):
+        assert any(map(needs_it, notes[0] | notes[1]))
+        undone = [set(filter(needs_it, kind)) for kind in notes]
+        assert all(kind < all_ for kind, all_ in zip(undone, notes, strict=True))
+        assert left_on(server) == (set(), *undone)
     if fault == "pause":
         down.resume()
+
+
+def test_transfers_that_need_a_dead_server_hold_up_no_later_ones(
+    upkept: tuple[Face, LocalServers],
+) -> None:
+    (face, servers), run = upkept, upkept[0].run
+    shard_of = run(face.kit.component("c")).shard_of
+    dead, source, target = (
+        next(name for name in NAMES if shard_of(f"bank:{{{name}}}").number == number)
+        for number in range(3)
+    )
+    ids = (str(n) for n in count() if crc32(b"%d" % n) % 16 == 0)  # all of one log, on server 3
+    kit = clocked(face.kit, new_id=ids.__next__)
+    bank = kit.transfers("bank", component="c", grace=0.01)
+    assert run(bank.issue(Leg(source, {"gold": 200})))
+    for account in [dead] * 101 + [target]:
+        legs = Leg(source, {"gold": -1}), Leg(account, {"gold": 1})
+        steps = bank.deferred.transfer(*legs)
+        assert stopped_before(face, steps, "coordination/transfer_resolve")
+    servers.servers[0].kill()
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:0\)"):
+        run(bank.recover())
+    [account] = run(bank.read(target))
+    assert (account.balances, account.in_flight) == ({"gold": 1}, {})

@@ -26,6 +26,7 @@ from shardkit.kit import heat as counting
 from shardkit.kit.heat import KINDS, HeatCounter, Sketch, slot_key
 from shardkit.local import LocalServers
 
+pytestmark = pytest.mark.usefixtures("within_an_hour")
 RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 
 MAP = """

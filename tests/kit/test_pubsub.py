@@ -34,10 +34,10 @@ MESSAGES = int(os.environ.get("EVENTS", "1500"))
 SHARDS = 4
 
 
-def received(face: Face, events: Any, count: int) -> list[dict[str, Any]]:
+def received(face: Face, events: Any, count: int, seconds: float = 5) -> list[dict[str, Any]]:
     """The next messages, at most so many, that come in time."""
     found = []
-    until = time.monotonic() + 5 * PATIENCE
+    until = time.monotonic() + seconds * PATIENCE
     while len(found) < count and time.monotonic() < until:
         message = face.run(events.get_message(timeout=0.1))
         found += [] if message is None else [message]
@@ -353,13 +353,16 @@ def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
         owner = asking.get_node_from_key("c").name
         [node] = [node for node in whole.nodes if node.address == owner]
         others = [each for each in whole.nodes if each is not node]
-        with paused(*others):  # as others see it, this node has a successor soon
-            while ask(node, "cluster", "INFO")["cluster_state"] == "ok":
+        # As others see it, this node has a successor soon.
+        with paused(*others), node.client() as client:
+            listening = {each["id"] for each in client.client_list() if each["ssub"] == "1"}
+            assert len(listening) == 1
+            while client.cluster("INFO")["cluster_state"] == "ok":
                 assert face.run(events.get_message(timeout=0.1)) is None
             cut_off = time.time()
-            while time.time() < cut_off + 6:
+            while listening & {each["id"] for each in client.client_list()}:
                 assert face.run(events.get_message(timeout=0.1)) is None
-        [gap] = received(face, events, 1)
+        [gap] = received(face, events, 1, seconds=20)
         assert gap["type"] == "gap"
         assert gap["since"] < cut_off < gap["until"]
         close(face, events)

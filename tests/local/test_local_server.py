@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import redis
+from faces import PATIENCE
 from local_helpers import alive, all_end
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError
@@ -110,7 +111,7 @@ def test_a_restarted_server_keeps_what_was_configured_while_it_ran() -> None:
 
 
 def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
-    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.5) as client:
+    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.5 * PATIENCE) as client:
         client.set("greeting", "hello")
         local.pause()
         assert local.running

@@ -14,6 +14,7 @@ import pytest
 import shardkit
 from shardkit import ShardMap
 
+pytestmark = pytest.mark.usefixtures("within_an_hour")
 HITS = 50  # of one sending
 # Counts, logs, sends, says what was acknowledged, cleans. Its hits of long ago are due at once.
 PROCESS = f"""

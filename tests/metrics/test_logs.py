@@ -16,6 +16,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatE
 from shardkit.metrics import CommonMessages, LogEntry, LogsHandler, structlog_processor
 from shardkit.operations import Page
 
+pytestmark = pytest.mark.usefixtures("within_an_hour")
 HOUR = 1_700_000_000 // 3600 * 3600
 
 

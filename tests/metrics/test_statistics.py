@@ -19,6 +19,7 @@ from shardkit import AsyncShardKit, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import merged
 
+pytestmark = pytest.mark.usefixtures("within_an_hour")
 HOUR = 1_700_000_000 // 3600 * 3600
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from arranged import map_of
+from arranged import alarmed, map_of
 from faces import PATIENCE
 
 import shardkit
@@ -49,7 +50,7 @@ def test_what_ends_generators_is_no_result(
     waiting: tuple[ShardKit, LocalServer], raised: type[BaseException]
 ) -> None:
     kit, server = waiting
-    kit.lock("l", component="one", renew=False).acquire()
+    kit.lock("l", component="one", renew=False, ttl=3600).acquire()
     kit.countdown_latch("n", component="one").set(2)
     news = kit.key_sharded("many").pubsub()
     news.subscribe("news")
@@ -64,11 +65,9 @@ def test_what_ends_generators_is_no_result(
         for name, call in (CALLS | PAUSED).items():
             if name in PAUSED:
                 server.pause()
-            signal.setitimer(signal.ITIMER_REAL, SOON)
             with pytest.raises(raised, match=r"^mine$"):
-                call(kit, news)
+                alarmed(partial(call, kit, news))
             server.resume()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
         news.close()

@@ -223,12 +223,9 @@ def test_a_server_that_does_not_answer_hides_none_of_the_others(
                     assert opened.eventually(growth(lambda of=server: len(of.samples)))
             # Until its lag is too old, a replica that does not answer is still read from.
             assert opened.eventually(lambda: time.monotonic() > began + 1.2)
-            reads = [third.info("commandstats")["cmdstat_get"]["calls"]]
-            for _ in range(3):  # with the entries that are known
-                assert opened.run(call()) == b"1"
-                assert opened.eventually(lambda: time.monotonic() > began + 2)
-            reads.append(third.info("commandstats")["cmdstat_get"]["calls"])
-            assert reads[1] > reads[0]
+            is_read = growth(lambda: third.info("commandstats")["cmdstat_get"]["calls"])
+            while not is_read():  # a busy one's lag may be too large for a while
+                assert opened.run(call()) == b"1"  # with the entries that are known
 
 
 def waking(face: Face, servers: Servers, name: str) -> Any:

@@ -124,7 +124,11 @@ def mortal(
     """A kit over two servers of its own, ``first`` and ``second``: two shards."""
     with LocalServer() as first, LocalServer() as second:
         shards = [
-            {"port": server.port, "socket_timeout": 0.3, "socket_connect_timeout": 0.3}
+            {
+                "port": server.port,
+                "socket_timeout": 0.3 * PATIENCE,
+                "socket_connect_timeout": 0.3 * PATIENCE,
+            }
             for server in (first, second)
         ]
         shard_map = map_of(own={"shards": shards})
@@ -151,7 +155,7 @@ def test_a_server_that_is_away_does_not_keep_tasks_of_others_from_being_done(
     run(tasks.enqueue(alive, "x", [3], delay=0.05))
     first.kill()
     for order in ([lost, alive], [alive, lost], [alive, lost]):
-        assert run(tasks.take(order, timeout=5)).queue == alive
+        assert run(tasks.take(order, timeout=5 * PATIENCE)).queue == alive
     with pytest.raises(ShardErrors, match=r"1 shard failed \(own:0\)"):
         run(tasks.take([lost, alive], timeout=0))
     with pytest.raises(ShardErrors, match=r"1 shard failed \(own:0\)"):

@@ -11,7 +11,7 @@ import pytest
 import redis
 from arranged import map_of
 from faces import drawn
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from store_helpers import status
 
 import shardkit
@@ -256,7 +256,7 @@ STEPS = st.lists(
 
 
 @given(operations=STEPS, order=st.lists(st.integers(0, 5), max_size=60))
-@settings(max_examples=drawn(25, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(25, 60))
 def test_however_operations_interleave_redis_never_contradicts_the_disk(
     kit: ShardKit, store: CountingStore, operations: list[tuple[str, int]], order: list[int]
 ) -> None:

@@ -3,7 +3,7 @@
 -- KEYS[2]  when they began, a ZSET
 -- ARGV[1]  begin; commit, if it is pending; abort, likewise; forget; read; or old
 -- ARGV[2]  the id; for old the least age in microseconds
--- ARGV[3]  the legs, for begin
+-- ARGV[3]  the legs, for begin; for old how many of the oldest to leave out
 -- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
 --@include structures/base/damage
 local time = redis.call('TIME')
@@ -21,7 +21,7 @@ if ARGV[1] == 'old' then
   end
   local latest = string.format('%.0f', now - tonumber(ARGV[2]))
   local found = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', 0, 100)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)) do
     if redis.call('HEXISTS', KEYS[1], id) == 1 then
       found[#found + 1] = id
     else

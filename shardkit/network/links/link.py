@@ -204,7 +204,7 @@ def limited(seconds: float) -> float:
 
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
-HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
+HELPED_WITHIN = 1.0  # seconds, or the caller connects by itself, and begins no other meanwhile
 _NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
 
 
@@ -366,15 +366,17 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
         exchanges[0].begin()
         return
     try:
+        patience = 0.0
         for _ in range(min(len(exchanges), CONNECT_THREADS)):
             # Not a `threading.Thread`: starting that waits for the thread, which an exception that
             # somebody raises in the caller's thread can hit and end before it is there.
             with suppress(RuntimeError):  # Python is shutting down: this thread does it all
                 start_new_thread(copy_context().run, (help_connecting,))
+                patience = HELPED_WITHIN
         begun = 0
         while begun < len(exchanges):
             try:
-                exchange = ready.get(timeout=HELPED_WITHIN if waiting else None)
+                exchange = ready.get(timeout=patience if waiting else None)
             except Empty:
                 try:
                     exchange = waiting.popleft()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import eventually
+from faces import eventually, seed
 from growth_helpers import FAST, PATIENT, Fleet, follow, strays
 
 import shardkit
@@ -281,9 +281,7 @@ def clean(fleet: Fleet) -> None:
 def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
     farm: Fleet, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("SEED", "0")) or random.randrange(1_000_000)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(int(os.environ.get("SEED") or seed("PAIRS")))
     farm.describe(random_map(farm, chance))
     path = tmp_path / "map.json"
     with counting(farm) as counts:

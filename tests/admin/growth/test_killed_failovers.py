@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import redis
-from faces import eventually
+from faces import eventually, seed
 from growth_helpers import (
     FAST,
     REDIS,
@@ -77,8 +77,7 @@ def wait_until_replicated(watched: LocalSentinel) -> None:
 
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing() -> None:
-    seed = random.randrange(1_000_000)
-    chance = random.Random(seed)
+    chance = random.Random(seed("KILLS"))
     # A busy master that Sentinels take for dead would lose what its replica had not got yet.
     with under_sentinels(down_after=60) as (fleet, watched):
         environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
@@ -101,7 +100,7 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
                 process.wait()
                 fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
             wait_until_replicated(watched)
-            assert fail_over(fleet.config, "users:0").planned, seed
+            assert fail_over(fleet.config, "users:0").planned
         check_nothing_lost(fleet, writers)
         check_linearizable(writers.history, Register())
         assert not fleet.config.exists("config:growth:priorities")
@@ -112,8 +111,7 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
 def test_servers_that_die_under_sentinels_lose_nothing_that_was_durable(
     binary: Path | str | None,
 ) -> None:
-    seed = random.randrange(1_000_000)
-    chance = random.Random(seed)
+    chance = random.Random(seed("KILLS"))
     with under_sentinels(binary) as (fleet, watched):
         with writing(fleet, replicas=1) as writers:
             for turn in range(KILLS):
@@ -128,7 +126,7 @@ def test_servers_that_die_under_sentinels_lose_nothing_that_was_durable(
                 wait_until_replicated(watched)
             enough = max(writers.acknowledged.total() + 20, 150)
             goes_on = eventually(lambda: writers.acknowledged.total() >= enough, 30)
-            assert goes_on, (seed, writers.errors[-3:])
+            assert goes_on, writers.errors[-3:]
         check_nothing_lost(fleet, writers)
         with shardkit.connect(fleet.url) as kit:
             assert kit.key_sharded("users")["last"].set("last", 1)

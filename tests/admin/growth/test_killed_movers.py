@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 import redis
-from faces import eventually
+from faces import eventually, seed
 from growth_helpers import (
     FAST,
     PATIENT,
@@ -71,9 +71,7 @@ def left_behind(fleet: Fleet) -> redis.Redis:
 
 
 def seeded() -> random.Random:
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
-    return random.Random(seed)
+    return random.Random(seed("KILLS"))
 
 
 def killed_at_random(fleet: Fleet, chance: random.Random, command: Callable[[], list[str]]) -> None:

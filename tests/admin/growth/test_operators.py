@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import eventually
+from faces import eventually, seed
 from growth_helpers import (
     FAILURES,
     FAST,
@@ -45,7 +45,7 @@ from shardkit.local import LocalServer
 CHANGES_KEY = "config:changes"
 
 SECONDS = float(os.environ.get("OPERATORS_SECONDS", "8"))
-SEED = int(os.environ.get("OPERATORS_SEED") or random.randrange(1_000_000))
+SEED = int(os.environ.get("OPERATORS_SEED") or seed("OPERATORS_SECONDS"))
 LASTING = {**FAST, "appendonly": True, "appendfsync": "always"}
 HOLD = ("--hold", "3")
 MASTER, REPLICA, SPARE = 4, 5, 3  # of ``pair``, and for moves of servers
@@ -292,7 +292,7 @@ class Rounds:
         self.note(f"---- a round with {outage or 'no outage'}")
         self.deadline = time.monotonic() + min(15, SECONDS)
         seeds = [random.Random(self.chance.random()) for _ in range(2)]
-        threads = [threading.Thread(target=self.operate, args=(seed,)) for seed in seeds]
+        threads = [threading.Thread(target=self.operate, args=(each,)) for each in seeds]
         threads.append(threading.Thread(target=self.break_, args=(outage,)))
         for thread in threads:
             thread.start()

@@ -1,7 +1,7 @@
 """A process is stopped before a command, and wakes when another operator has taken over.
 
 Each step is a place in the code that sends a command to a server. ``make kills`` tries all of them,
-the tests a few, by a seed that is printed.
+the tests a few.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inspect import currentframe
 from typing import Any
 
 import pytest
-from faces import PATIENCE, eventually
+from faces import PATIENCE, eventually, seed
 from growth_helpers import PATIENT, Fleet, follow, replication, still_there
 from redis.connection import AbstractConnection
 from redis.utils import str_if_bytes
@@ -122,10 +122,8 @@ def every_step(
     anew(fleet, replicas)
     with stopped_at(lambda steps, sent: False, other) as every:
         work()
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
     numbers = range(1, len(every) + 1)
-    for number in numbers if ALL else sorted(random.Random(seed).sample(numbers, 2)):
+    for number in numbers if ALL else sorted(random.Random(seed()).sample(numbers, 2)):
         anew(fleet, replicas)
 
         def meanwhile(number: int = number) -> None:

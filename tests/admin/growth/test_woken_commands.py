@@ -1,7 +1,6 @@
 """Commands at any exchange: killed, woken when another operator has acted, or without a server.
 
-Each runs in a process of its own. ``CASES=all`` tries every exchange, the tests a few, by a seed
-that is printed.
+Each runs in a process of its own. ``CASES=all`` tries every exchange, the tests a few.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from faces import PATIENCE, eventually
+from faces import PATIENCE, eventually, seed
 from growth_helpers import Fleet, replication, still_there
 from redis.connection import AbstractConnection
 
@@ -428,11 +427,9 @@ def test_a_command_that_is_killed_or_wakes_at_any_step_loses_nothing_and_is_ende
     fate: str,
 ) -> None:
     lower(plan_grace=0.1)
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
     tried = case(fleet, tmp_path)
     steps = tried.steps()
     count = 1 if "server" in fate else 2
-    for number in steps if ALL else sorted(random.Random(seed).sample(steps, count)):
+    for number in steps if ALL else sorted(random.Random(seed()).sample(steps, count)):
         print(f"step {number}")
         FATES[fate](tried, number)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
+from faces import PATIENCE
 from link_helpers import Face, eventually, of, opened, paused
 from redis.exceptions import (
     AuthenticationError,
@@ -42,7 +43,7 @@ class Client:
 
 @asynccontextmanager
 async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncIterator[Client]:
-    entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15, **fields}
+    entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.5 * PATIENCE, **fields}
     shard_map = map_of(c={"entry": entry})
     async with opened(kind, shard_map) as face:
         yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")

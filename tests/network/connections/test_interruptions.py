@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from arranged import emptied
+from arranged import alarmed, emptied
 from link_helpers import alarms_raise, paused
 from places import at_place
 
@@ -191,10 +191,9 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     kit: ShardKit, own: LocalServers, use: Callable[[ShardKit], object], kind: type[Exception]
 ) -> None:
     use(kit)
-    with paused(own.servers[0]), alarms_raise(partial(kind, "of my own")) as alarm:
-        alarm(0.1)
-        with pytest.raises(kind, match=r"^of my own$"):
-            use(kit)
+    error = pytest.raises(kind, match=r"^of my own$")
+    with paused(own.servers[0]), alarms_raise(partial(kind, "of my own")), error:
+        alarmed(partial(use, kit))
     use(kit)
 
 
@@ -232,11 +231,10 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
     lock, semaphore = kit.lock("held", component="c"), kit.semaphore("s", component="c", limit=1)
     kit.countdown_latch("l", component="c").set(1)
     kit.election("held", component="c").campaign()
-    with alarms_raise(partial(kind, "of my own")) as alarm, lock, semaphore:
+    with alarms_raise(partial(kind, "of my own")), lock, semaphore:
         for _ in range(2):  # while it subscribes, perhaps, and later
-            alarm(0.2)
             with pytest.raises(kind, match=r"^of my own$"):
-                WAITS[wait](kit)
+                alarmed(partial(WAITS[wait], kit))
 
 
 @pytest.mark.timeout(120, method="thread")

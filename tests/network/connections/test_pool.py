@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 import redis
 from arranged import exit_code, forked
+from faces import PATIENCE
 from link_helpers import alarms_raise, eventually, of
 from redis.exceptions import MaxConnectionsError, TimeoutError as RedisTimeoutError
 
@@ -427,7 +428,7 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
 
 
 async def test_an_entry_can_end_blocking_commands_early(face: Pooled) -> None:
-    client = face.client(socket_timeout=0.05, extend_blocking_timeout=False)
+    client = face.client(socket_timeout=0.1 * PATIENCE, extend_blocking_timeout=False)
     for seconds in (0, 9):
         with pytest.raises(RedisTimeoutError, match="Timeout reading from"):
             await of(client.blpop("none", timeout=seconds))

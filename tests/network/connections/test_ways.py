@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import ask, map_of
+from arranged import alarmed, ask, map_of
 from faces import eventually, faced
 from link_helpers import alarms_raise, clients_of, in_threads, opened, paused
 
@@ -322,10 +323,8 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
 ) -> None:
     batch = [Command("many", key, ("INCR", key)) for key in KEYS]
     with shardkit.connect(over(servers, 8)) as kit:
-        with paused(*servers), alarms_raise(Alarm) as alarm:
-            alarm(0.6)
-            with pytest.raises(Alarm):
-                kit.driver.link.send(batch)
+        with paused(*servers), alarms_raise(Alarm), pytest.raises(Alarm):
+            alarmed(partial(kit.driver.link.send, batch))
         time.sleep(0.3)  # the threads, which still connect, have time to send
         gone = eventually(lambda: not any(map(clients_of, servers)))
         assert gone, "the threads have closed what they opened"

@@ -31,11 +31,12 @@ def on(shard: int, name: str, *args: Any) -> Command:
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_reply_that_drips_ends_with_the_exchange_timeout(beside: Any, size: int) -> None:
-    async with beside(scripted(GET=drip), socket_timeout=60, exchange_timeout=0.5) as face:
+    seconds = 0.5 * PATIENCE
+    async with beside(scripted(GET=drip), socket_timeout=60, exchange_timeout=seconds) as face:
         batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
         started = time.monotonic()
         replies = await face.send(*batch)
-        assert time.monotonic() - started > 0.45
+        assert time.monotonic() - started > 0.9 * seconds
         assert isinstance(replies[0], ShardUnavailable)
         assert isinstance(replies[0].error, TimeoutError)
         assert "exchange_timeout" in str(replies[0])
@@ -174,7 +175,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
         return None
 
     with scripted(INCR=answer) as bad:  # which is sent once
-        shard_map = two(bad.port, own_server.port, socket_timeout=0.3, max_connections=2)
+        shard_map = two(bad.port, own_server.port, socket_timeout=0.3 * PATIENCE, max_connections=2)
         async with opened(kind, shard_map) as face:
             for _ in range(3):  # more often than there are connections
                 count = 0

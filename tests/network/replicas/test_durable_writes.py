@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from arranged import BINARIES, ask, map_of
-from faces import Face, faced
+from faces import PATIENCE, Face, faced
 from link_helpers import mapped
 
 import shardkit
@@ -68,7 +68,10 @@ def test_a_block_ends_durable(opened: Face, pair: Pair) -> None:
         assert client.get("c") == b"3"
 
 
-@pytest.mark.parametrize("limits", [{"timeout": 0.5}, {"timeout": 3600, "deadline": 0.5}])
+SOON = 0.5 * PATIENCE
+
+
+@pytest.mark.parametrize("limits", [{"timeout": SOON}, {"timeout": 3600, "deadline": SOON}])
 def test_a_hung_master_does_not_prolong_a_block(
     kind: str, limits: dict[str, float], pair: Pair
 ) -> None:

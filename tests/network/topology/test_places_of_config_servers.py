@@ -13,6 +13,7 @@ import pytest
 import redis
 from arranged import ask
 from click.testing import CliRunner
+from faces import PATIENCE
 from link_helpers import eventually, of, opened
 from topology_helpers import follows, one_at
 
@@ -131,8 +132,8 @@ def test_growth_works_with_it(
             router = kit.key_sharded("one")
             for n in range(100):
                 router.set(f"k{n}", n)
-            start_move(config, ["one:1"], b)
-            start_move(config, a, c)
+            start_move(config, ["one:1"], b, hold=3 * PATIENCE)
+            start_move(config, a, c, hold=3 * PATIENCE)
             attach_replica(config, a, c)
             assert str(fail_over(config, "one:0").target) == a
             assert [router.get(f"k{n}") for n in range(100)] == [b"%d" % n for n in range(100)]

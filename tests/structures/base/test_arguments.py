@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, drawn, keys_of
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
@@ -200,7 +200,7 @@ def test_invalid_parameters_are_refused(
 LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
 
 
-@settings(max_examples=drawn(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(100, 300))
 @example(pattern=b"[\\", member=b"\\")
 @example(pattern=b"[?-]?", member=b"?")
 @example(pattern=b"**", member=b"")

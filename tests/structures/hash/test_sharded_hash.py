@@ -11,7 +11,7 @@ import pytest
 import redis
 from arranged import map_of
 from faces import Face, drawn, holder, keys_of
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -361,7 +361,7 @@ def text(field: str | bytes) -> str:
 
 @pytest.mark.long(4)
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-@settings(max_examples=drawn(8, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(8, 30))
 @given(steps=st.lists(STEPS, max_size=30))
 def test_a_hash_in_parts_does_what_one_hash_does(
     face: Face, kit: ShardKit, arguments: dict[str, Any], steps: list[tuple[str, Any]]

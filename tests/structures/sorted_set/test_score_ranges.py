@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from faces import Face, drawn
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit
@@ -120,7 +120,7 @@ scores = st.sampled_from([0.0, 1.0, 1.0, 2.5, -1.0, math.inf, -math.inf, 1e300, 
 names = st.binary(max_size=2)
 
 
-@settings(max_examples=drawn(40, 120), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(40, 120))
 @given(
     st.dictionaries(names, scores, max_size=30),
     st.sampled_from([1, 3, 16]),

@@ -11,7 +11,7 @@ from typing import Any
 import hiredis
 import pytest
 import redis
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from redis.exceptions import ResponseError
 from shared import alone
 
@@ -109,7 +109,7 @@ def ask(client: redis.Redis, args: list[str]) -> Any:
         return error
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(commands(), min_size=5, max_size=30))
 @example([["HSET", "h", "", ""], ["EXPIRE", "h", "0"], ["APPEND", "h", ""]])
 def test_random_commands_and_scripts_are_answered_as_by_a_real_server(
