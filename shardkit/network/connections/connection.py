@@ -16,7 +16,7 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import redis
 import redis.asyncio as aioredis
@@ -26,6 +26,7 @@ from shardkit.errors import DeadlineExceeded
 from shardkit.network.connections.connection_state import (
     LOST,
     ConnectionState,
+    closed_error,
     timeout_for,
 )
 from shardkit.network.connections.databases import Steps
@@ -56,7 +57,7 @@ class Closable(ConnectionState):
     """A connection that another thread can close, and that stays closed with its kit.
 
     The system reuses the number of a closed socket, perhaps for a file. So only its user closes a
-    connection; other threads shut its socket down.
+    connection that is in a call; other threads shut its socket down, which ends the call.
     """
 
     direct = True
@@ -64,6 +65,7 @@ class Closable(ConnectionState):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
+        self.calls: list[None] = []  # one for each that redis-py's code has under way on the socket
         super().__init__(*args, **kwargs)
 
     @property
@@ -72,7 +74,11 @@ class Closable(ConnectionState):
         return socket_of(self) is not None
 
     def shut_down(self) -> None:
-        """Shut the socket down, as if the server had closed it; it is closed on release."""
+        """Shut the socket down, as if the server had closed it; it is closed on release.
+
+        Or now if the kit is closed: somebody may keep the connection for as long as the process
+        lives. A call that begins at the same time finds one or the other.
+        """
         if self.released:  # in the meantime
             return
         self.ends = True
@@ -82,6 +88,13 @@ class Closable(ConnectionState):
                 with suppress(OSError):
                     # Not TLS's own method, after which data would be sent unencrypted.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                if self.closed and self.handed_out and not self.calls:
+                    self.disconnect()
+
+    def _end_call(self) -> NoReturn:
+        """End a call that has begun after the kit was closed, which may not have closed this."""
+        self.disconnect()
+        raise closed_error(self.closed)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection."""
@@ -189,11 +202,17 @@ class Closable(ConnectionState):
 
     def _send_in_time(self, pieces: Any) -> None:
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
-        if current.get() is None:
-            send(pieces, False)
-        else:
-            with self._kept_to_deadline():
+        self.calls.append(None)
+        try:
+            if self.closed:
+                self._end_call()
+            if current.get() is None:
                 send(pieces, False)
+            else:
+                with self._kept_to_deadline():
+                    send(pieces, False)
+        finally:
+            self.calls.pop()
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime.
@@ -207,12 +226,15 @@ class Closable(ConnectionState):
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read, reply = super().read_response, self._at_hand(*args, **kwargs)
+        self.calls.append(None)
         try:
             if reply is not INCOMPLETE:
                 if isinstance(reply, ConnectionError | InvalidResponse):
                     self.disconnect()
                 if isinstance(reply, Exception):
                     raise reply
+            elif self.closed:
+                self._end_call()
             elif timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
@@ -228,6 +250,7 @@ class Closable(ConnectionState):
             run_steps(self.refused(error))
             raise
         finally:
+            self.calls.pop()
             self._blocking_for, self.peeked = None, False
         self.due = max(0, self.due - 1)
         return reply
@@ -236,11 +259,16 @@ class Closable(ConnectionState):
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
         self.peeked = True
+        self.calls.append(None)
         try:
+            if self.closed:
+                self._end_call()
             has_come = super().can_read(deadline.shorten(timeout) if deadline else timeout)  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
             raise
+        finally:
+            self.calls.pop()
         if deadline is not None and not has_come:
             deadline.require_left()
         return has_come

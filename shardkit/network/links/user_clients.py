@@ -262,6 +262,7 @@ class _KitPipeline:
 
     def reset(self: Any) -> Any:
         """Drop what was collected, and watch no more keys."""
+        self.watching = self.watching and not getattr(self.connection_pool, "closed", False)
         return self._unwatch() if self.watching else super().reset()  # type: ignore[misc]
 
     @run_by_face
