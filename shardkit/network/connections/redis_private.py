@@ -47,6 +47,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
     InvalidResponse,
+    MasterDownError,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
@@ -267,6 +268,8 @@ def is_unready(error: object) -> bool:
         return text.startswith("You can't write against a read only")
     if isinstance(error, BusyLoadingError):
         return "is loading the dataset in memory" in text
+    if isinstance(error, MasterDownError):
+        return text.startswith("Link with MASTER is down and replica-serve")
     if isinstance(error, DatabaseMovedError):
         return error.elsewhere
     if isinstance(error, MasterChangingError):
