@@ -29,6 +29,6 @@ def test_a_failure_says_whether_the_commands_of_a_transaction_were_executed(
         with pytest.raises(ShardErrors) as raised:
             face.run(face.kit.driver.run(steps()))
         [failure] = raised.value.exceptions
-        assert f"'{right}'" in str(failure)
+        assert f"+{right}" in str(failure)
         executed = ask(server, "llen", "k") == 2
         assert (executed, getattr(failure, "maybe_executed", None)) == (right == "multi",) * 2
