@@ -321,7 +321,12 @@ class _FastReplies(Closable):
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            reply_parser.read(Receiver(reply_parser, sock, deadline), replies, count, not raw, more)
+            receiver = Receiver(reply_parser, sock, deadline)
+            gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
+            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
+            while len(replies) < count:
+                receiver.feed(reply_parser.headers)
+                replies.extend(iter(gets, INCOMPLETE))
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -330,6 +335,7 @@ class _FastReplies(Closable):
         if not more:
             if reply_parser.has_more() or len(replies) > count:
                 self.disconnect()  # more replies than requests
+                del replies[count:]
             elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
         self.unusable = self.unusable or reply_parser.unusable
