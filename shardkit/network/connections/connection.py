@@ -16,7 +16,7 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio as aioredis
@@ -27,6 +27,7 @@ from shardkit.network.connections.connection_state import (
     LOST,
     ConnectionState,
     closed_error,
+    require_open,
     timeout_for,
 )
 from shardkit.network.connections.databases import Steps
@@ -91,10 +92,11 @@ class Closable(ConnectionState):
                 if self.closed and self.handed_out and not self.calls:
                     self.disconnect()
 
-    def _end_call(self) -> NoReturn:
-        """End a call that has begun after the kit was closed, which may not have closed this."""
-        self.disconnect()
-        raise closed_error(self.closed)
+    def _end_call(self) -> None:
+        """Close the connection after a call if the kit was closed in the meantime."""
+        self.calls.pop()
+        if self.closed and not self.calls:
+            self.disconnect()
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection."""
@@ -204,15 +206,14 @@ class Closable(ConnectionState):
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
         self.calls.append(None)
         try:
-            if self.closed:
-                self._end_call()
+            require_open(self)
             if current.get() is None:
                 send(pieces, False)
             else:
                 with self._kept_to_deadline():
                     send(pieces, False)
         finally:
-            self.calls.pop()
+            self._end_call()
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime.
@@ -234,7 +235,7 @@ class Closable(ConnectionState):
                 if isinstance(reply, Exception):
                     raise reply
             elif self.closed:
-                self._end_call()
+                raise closed_error(self.closed)
             elif timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
@@ -250,7 +251,7 @@ class Closable(ConnectionState):
             run_steps(self.refused(error))
             raise
         finally:
-            self.calls.pop()
+            self._end_call()
             self._blocking_for, self.peeked = None, False
         self.due = max(0, self.due - 1)
         return reply
@@ -261,14 +262,13 @@ class Closable(ConnectionState):
         self.peeked = True
         self.calls.append(None)
         try:
-            if self.closed:
-                self._end_call()
+            require_open(self)
             has_come = super().can_read(deadline.shorten(timeout) if deadline else timeout)  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
             raise
         finally:
-            self.calls.pop()
+            self._end_call()
         if deadline is not None and not has_come:
             deadline.require_left()
         return has_come
