@@ -473,6 +473,7 @@ class Clients:
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
         policy.near, policy.stays = self.near, isinstance(number, ReplicaOf) and number.stays
+        policy.of_replica = isinstance(number, ReplicaOf) and not (reads or entry.is_cluster)
         try:
             if is_shared:
                 pool = self._way_pool(held, way, fields)

@@ -26,6 +26,8 @@ from shardkit.errors import DeadlineExceeded
 from shardkit.network.connections.connection_state import (
     LOST,
     ConnectionState,
+    closed_error,
+    require_open,
     timeout_for,
 )
 from shardkit.network.connections.databases import Steps
@@ -56,7 +58,7 @@ class Closable(ConnectionState):
     """A connection that another thread can close, and that stays closed with its kit.
 
     The system reuses the number of a closed socket, perhaps for a file. So only its user closes a
-    connection; other threads shut its socket down.
+    connection that is in a call; other threads shut its socket down, which ends the call.
     """
 
     direct = True
@@ -64,6 +66,7 @@ class Closable(ConnectionState):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
+        self.calls: list[None] = []  # one for each that redis-py's code has under way on the socket
         super().__init__(*args, **kwargs)
 
     @property
@@ -72,7 +75,11 @@ class Closable(ConnectionState):
         return socket_of(self) is not None
 
     def shut_down(self) -> None:
-        """Shut the socket down, as if the server had closed it; it is closed on release."""
+        """Shut the socket down, as if the server had closed it; it is closed on release.
+
+        Or now if the kit is closed: somebody may keep the connection for as long as the process
+        lives. A call that begins at the same time finds one or the other.
+        """
         if self.released:  # in the meantime
             return
         self.ends = True
@@ -82,6 +89,14 @@ class Closable(ConnectionState):
                 with suppress(OSError):
                     # Not TLS's own method, after which data would be sent unencrypted.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                if self.closed and self.handed_out and not self.calls:
+                    self.disconnect()
+
+    def _end_call(self) -> None:
+        """Close the connection after a call if the kit was closed in the meantime."""
+        self.calls.pop()
+        if self.closed and not self.calls:
+            self.disconnect()
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection."""
@@ -189,11 +204,16 @@ class Closable(ConnectionState):
 
     def _send_in_time(self, pieces: Any) -> None:
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
-        if current.get() is None:
-            send(pieces, False)
-        else:
-            with self._kept_to_deadline():
+        self.calls.append(None)
+        try:
+            require_open(self)
+            if current.get() is None:
                 send(pieces, False)
+            else:
+                with self._kept_to_deadline():
+                    send(pieces, False)
+        finally:
+            self._end_call()
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime.
@@ -207,12 +227,15 @@ class Closable(ConnectionState):
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read, reply = super().read_response, self._at_hand(*args, **kwargs)
+        self.calls.append(None)
         try:
             if reply is not INCOMPLETE:
                 if isinstance(reply, ConnectionError | InvalidResponse):
                     self.disconnect()
                 if isinstance(reply, Exception):
                     raise reply
+            elif self.closed:
+                raise closed_error(self.closed)
             elif timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
@@ -228,6 +251,7 @@ class Closable(ConnectionState):
             run_steps(self.refused(error))
             raise
         finally:
+            self._end_call()
             self._blocking_for, self.peeked = None, False
         self.due = max(0, self.due - 1)
         return reply
@@ -236,11 +260,15 @@ class Closable(ConnectionState):
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
         self.peeked = True
+        self.calls.append(None)
         try:
+            require_open(self)
             has_come = super().can_read(deadline.shorten(timeout) if deadline else timeout)  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
             raise
+        finally:
+            self._end_call()
         if deadline is not None and not has_come:
             deadline.require_left()
         return has_come
@@ -293,7 +321,12 @@ class _FastReplies(Closable):
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            reply_parser.read(Receiver(reply_parser, sock, deadline), replies, count, not raw, more)
+            receiver = Receiver(reply_parser, sock, deadline)
+            gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
+            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
+            while len(replies) < count:
+                receiver.feed(reply_parser.headers)
+                replies.extend(iter(gets, INCOMPLETE))
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -302,6 +335,7 @@ class _FastReplies(Closable):
         if not more:
             if reply_parser.has_more() or len(replies) > count:
                 self.disconnect()  # more replies than requests
+                del replies[count:]
             elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
         self.unusable = self.unusable or reply_parser.unusable

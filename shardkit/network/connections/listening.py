@@ -26,6 +26,7 @@ class ListeningConnection:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._connection = pool.get_connection()
+        self._connection.calls.append(None)  # only its user closes it, who reads the socket itself
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self.socket = socket_of(self._connection)
         if not isinstance(self.socket, socket.socket):

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 from redis import backoff
-from redis.exceptions import MaxConnectionsError
+from redis.exceptions import BusyLoadingError, MasterDownError, MaxConnectionsError
 
 from shardkit.errors import (
     BreakerOpenError,
@@ -21,6 +21,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections.breaker import Breaker, failover_of
 from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import earliest, in_use
 from shardkit.operations.server_errors import meaning
@@ -51,6 +52,7 @@ class CallPolicy:
     replaceable: bool = False  # whether a replica can take the server's place
     near: Collection[str] = ()  # the nodes of clusters that are in this process's zone
     stays: bool = False  # whether reads prefer a near master to replicas elsewhere
+    of_replica: bool = False  # whether only reads are sent, which another server may answer
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
@@ -100,6 +102,15 @@ class CallPolicy:
         pause = float(self.backoff.compute(retry))
         deadline = earliest(None)
         return None if deadline is not None and deadline.left() <= pause else pause
+
+    def waits_after(self, error: object) -> bool:
+        """Whether a command that was refused waits until its server is ready, or has a successor.
+
+        A read does not wait for a replica: the master, or another replica, answers it.
+        """
+        if self.of_replica and isinstance(error, BusyLoadingError | MasterDownError):
+            return False
+        return is_unready(error)
 
     def named(self, error: Exception, *, sent: bool | None = None) -> Exception:
         """Return a client's error with the names of its shard and server.

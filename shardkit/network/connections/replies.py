@@ -113,10 +113,7 @@ class HeaderCheck:
 
 MAX_REPLY_BYTES = 4 * 1024**3
 READ_BYTES = 64 * 1024
-# Larger replies are read into reused buffers; strings of up to a megabyte directly, because
-# hiredis would copy them twice.
-_BUFFER_BYTES = 1024 * 1024
-_BUFFERS: list[bytearray] = []  # the unused ones
+_MORE_BYTES = 128 * 1024  # of larger replies; more at once take longer
 CLOSED = "the server closed the connection"
 
 
@@ -153,75 +150,22 @@ class Receiver:
         self._size = size
         self._usual = None if deadline is None else sock.gettimeout()
 
-    def _before(self) -> int:
-        if self._size:
-            self._parser.check(time.monotonic() - self._started, self._size)
-        if self._deadline is not None:  # data that has arrived is read even if it has passed
-            self._socket.settimeout(self._deadline.shorten(self._usual))
-        return self._parser.max_bytes - self._size + READ_BYTES
-
-    def _after(self, received: int) -> None:
-        if not received:
-            raise ConnectionError(CLOSED)
-        self._size += received
-
-    def some(self) -> bytes:
-        """Return some bytes."""
-        self._before()
-        data: bytes = self._socket.recv(READ_BYTES)
-        self._after(len(data))
-        return data
-
     def feed(self, headers: HeaderCheck) -> None:
         """Give hiredis, which needs more, some bytes; more at a time for large replies."""
         if headers.suspect:
             headers.go_on()
             return
-        if self._size < READ_BYTES:
-            data = self.some()
-            headers.feed(data, len(data))
-            return
-        most = self._before()
-        buffer = _get_buffer()
-        received = self._socket.recv_into(buffer, min(most, _BUFFER_BYTES))
-        self._after(received)
-        headers.feed(buffer, received)
-        _BUFFERS.append(buffer)
-
-    def large_strings(self, replies: list[Any], count: int) -> bytes:
-        """Read replies into a list as long as they are large strings; return what follows."""
-        while len(replies) < count:
-            data = self.some()
-            header, _, rest = data[:16].partition(b"\r\n")
-            if header[:1] != b"$" or not rest or not header[1:].isdigit():
-                return data
-            length, have = int(header[1:]), len(data) - len(header) - 2
-            if not READ_BYTES <= length <= _BUFFER_BYTES - 2:
-                return data
-            buffer = _get_buffer()
-            with memoryview(buffer) as view:
-                view[:have] = memoryview(data)[len(header) + 2 :]
-                while have < length + 2:  # not a byte of the next reply
-                    end = min(length + 2, have + self._before())
-                    received = self._socket.recv_into(view[have:end])
-                    self._after(received)
-                    have += received
-                if bytes(view[length : length + 2]) != b"\r\n":
-                    raise InvalidResponse("a string does not end where it should")
-                replies.append(bytes(view[:length]))
-            _BUFFERS.append(buffer)
-        return b""
-
-
-def _get_buffer() -> bytearray:
-    try:
-        return _BUFFERS.pop()
-    except IndexError:
-        # glibc returns freed memory to the system once it is twice the largest block freed before,
-        # and getting it again costs as much as reading the reply. Freeing 8 MiB once prevents that.
-        freed = bytes(2**23)
-        del freed
-        return bytearray(_BUFFER_BYTES)
+        size, parser = self._size, self._parser
+        if size:
+            parser.check(time.monotonic() - self._started, size)
+        if self._deadline is not None:  # data that has arrived is read even if it has passed
+            self._socket.settimeout(self._deadline.shorten(self._usual))
+        most = READ_BYTES if size < READ_BYTES else _MORE_BYTES
+        data = self._socket.recv(min(most, parser.max_bytes - size + READ_BYTES))
+        if not data:
+            raise ConnectionError(CLOSED)
+        self._size += len(data)
+        headers.feed(data, len(data))
 
 
 class ReplyParser:
@@ -240,7 +184,7 @@ class ReplyParser:
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
-        self.refused = self.unusable = self.may_block = self._mid_batch = False
+        self.refused = self.unusable = self.may_block = False
         self.at_once: bool = connection.is_plain and connection.protocol == 2
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
@@ -292,41 +236,3 @@ class ReplyParser:
         self.refused = True
         self.unusable = self.unusable or refuses_to_serve(error)
         return error
-
-    def read(
-        self,
-        receiver: Receiver,
-        replies: list[Any],
-        count: int,
-        decode: bool,
-        more: bool,
-    ) -> None:
-        """Read replies into a list; see `Closable.read_replies`."""
-        reader, headers = self.reader, self.headers
-        gets = self.gets_decoded if decode else self.gets_raw
-        missing = count - len(replies)
-        mid_batch, self._mid_batch = self._mid_batch, more
-        if missing <= 0:
-            return
-        rest = b""
-        if not (more or mid_batch or gets == self._decoded):
-            rest = receiver.large_strings(replies, count)
-            missing = count - len(replies)
-            if not missing:
-                return
-        # Not as one list if part of a reply may have been read. The reader does not tell: between
-        # two elements of an array it has no data either.
-        if missing == 1 or more or mid_batch or gets == self._decoded:
-            headers.feed(rest, len(rest))
-            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
-            while len(replies) < count:
-                receiver.feed(headers)
-                replies.extend(iter(gets, INCOMPLETE))
-            return
-        reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
-        headers.feed(rest, len(rest))
-        together = gets()
-        while together is INCOMPLETE:
-            receiver.feed(headers)
-            together = gets()
-        replies += together

@@ -48,7 +48,6 @@ from shardkit.network.connections.redis_private import (
     is_replica,
     is_script_missing,
     is_unblocked,
-    is_unready,
     node_of,
     reads_replicas,
     replica_in,
@@ -419,7 +418,7 @@ class Dispatcher:
                 attempt.refusal if lost is None else attempt.failure, request, reply, ran
             )
             # Of several, some may have been executed before or after a reply that was lost.
-            refused = is_unready(reply) and not (is_sent and len(attempt.positions) > 1)
+            refused = policy.waits_after(reply) and not (is_sent and len(attempt.positions) > 1)
             refused = refused or (attempt.block is not None and is_unblocked(reply))
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = node is not None and is_closed(reply)

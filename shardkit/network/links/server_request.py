@@ -524,6 +524,8 @@ class Attempt:
                 start += count + 2
                 # EXEC only says that it was aborted; the queued command's reply says why.
                 why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
+                if why is queued[0] and any(not isinstance(each, Exception) for each in queued):
+                    why.maybe_executed = True  # type: ignore[union-attr]  # MULTI alone was refused
                 yield position, request, executed if isinstance(executed, list) else why
             else:
                 yield position, request, replies[start]
@@ -556,9 +558,9 @@ class Attempt:
         if not remedy and not self.node and isinstance(error, AskError | ClusterDownError):
             remedy = "the server is a cluster node: give the component one entry with cluster: true"
         # A script may have written before it failed, but not before the server's own checks.
-        partly = isinstance(request, Command) and request.script is not None
-        partly = partly and not isinstance(error, _CHECKED_FIRST)
-        partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
+        is_script = isinstance(request, Command) and request.script is not None
+        partly = is_script and not isinstance(error, _CHECKED_FIRST)
+        partly = getattr(error, "maybe_executed", partly)  # SELECT's says no, MULTI's yes
         message = f"{where}: {request.name} was refused: {shortened(text)}"
         return CommandRefused(message, remedy, maybe_executed=ran or partly, **details)
 

@@ -49,7 +49,6 @@ from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
     is_unblocked,
-    is_unready,
     reply_callbacks,
     str_if_bytes,
 )
@@ -73,7 +72,7 @@ def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
         return False
     error = getattr(error, "error", None) or error  # redis-py's
     waits_for_data = str_if_bytes(args[0]) not in ("WAIT", "WAITAOF")
-    return is_unready(error) or (waits_for_data and is_unblocked(error))
+    return policy_of(client).waits_after(error) or (waits_for_data and is_unblocked(error))
 
 
 class _KitClient(RegistersScripts):
@@ -262,6 +261,7 @@ class _KitPipeline:
 
     def reset(self: Any) -> Any:
         """Drop what was collected, and watch no more keys."""
+        self.watching = self.watching and not getattr(self.connection_pool, "closed", False)
         return self._unwatch() if self.watching else super().reset()  # type: ignore[misc]
 
     @run_by_face
