@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from arranged import ask
+import redis
+from arranged import ask, map_of
 from faces import PATIENCE, Face, faced
 from growth_helpers import PATIENT, Fleet
 
 import shardkit
 from shardkit.admin.growth import fail_over, start_split
+from shardkit.local import LocalSentinel, LocalServer
+from shardkit.messaging import RecordTally, Total
 
 INCREMENT = "return redis.call('INCR', KEYS[1])"
 CHANNELS = [f"c{n}" for n in range(12)]
@@ -31,6 +34,18 @@ def changed(fleet: Fleet, how: str) -> None:
         assert fleet.move_server().phase == "done"
     else:
         fail_over(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def answer(server: LocalServer, *args: Any) -> Any:
+    """What a server replies to a command; False if it does not."""
+    try:
+        return ask(server, "execute_command", *args)
+    except redis.RedisError:
+        return False
+
+
+def has_role(server: LocalServer, role: bytes) -> bool:
+    return role in (answer(server, "ROLE") or ())
 
 
 def messages(users: Face, events: Any, until: Callable[[list[Any]], bool]) -> list[dict[str, Any]]:
@@ -148,3 +163,45 @@ def test_a_registered_script_follows_its_keys(fleet: Fleet, face: str, how: str)
         assert users.eventually(lambda: changed(fleet, how) or True)
         assert users.run(counting(keys=["k"])) == 2
         assert users.run(counting(keys=["k"])) == 3
+
+
+@both_faces
+def test_scan_iter_misses_no_key_at_a_failover_of_sentinels(face: str) -> None:
+    names = {f"n{n}".encode() for n in range(3000)}
+    with LocalSentinel("main", replicas=1, sentinels=1) as watched:
+        entries = [dict(watched.entry.fields, db=db) for db in (0, 1)]
+        with faced(face, map_of(users={"shards": entries})) as users:
+            router = users.kit.key_sharded("users")
+            users.run(router.mset(dict.fromkeys(names, 1)))
+            keys = users.iterate(router.scan_iter("n*", count=10))
+            seen = {next(keys) for _ in range(100)}
+            sentinel, replica = watched.sentinels[0], watched.replicas[0]
+            assert users.eventually(lambda: answer(sentinel, "SENTINEL FAILOVER", "main"))
+            assert users.eventually(lambda: (answer(replica, "ROLE") or [b""])[0] == b"master")
+            assert users.eventually(
+                lambda: (answer(watched.master, "ROLE") or [b""])[0] == b"slave"
+            )
+            assert seen.union(keys) == names
+
+
+@both_faces
+@pytest.mark.parametrize("how", ["split", "move of shards", "move of a server", "failover"])
+def test_iterators_miss_nothing_of_a_key_that_moves(fleet: Fleet, face: str, how: str) -> None:
+    fleet.push(0)
+    if how == "failover":
+        fleet.replicated(1)
+    with faced(face, fleet.url) as users:
+        chats, totals = (make(component="users") for make in (users.kit.chats, users.kit.totals))
+        names = {f"user {n}" for n in range(2500)}
+        chat = users.run(chats.create("user 0", [], chat="many"))
+        others = sorted(names - {"user 0"})
+        for start in range(0, len(others), 500):
+            users.run(chats.join(chat, *others[start : start + 500]))
+        tally = RecordTally(lambda name: (name,), lambda key: [Total("today", "users", key[0])])
+        tally.add(names)
+        users.run(totals.flush("a source", tally))
+        iterators = users.iterate(chats.members(chat)), users.iterate(totals.all("today", "users"))
+        members, of_all = ({next(iterator)[0] for _ in range(50)} for iterator in iterators)
+        assert users.eventually(lambda: changed(fleet, how) or True)
+        assert members.union(member.user for member in iterators[0]) == names
+        assert of_all.union(name for name, _ in iterators[1]) == names
