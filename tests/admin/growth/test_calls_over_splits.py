@@ -251,6 +251,23 @@ def test_visits_beside_what_a_split_refuses_are_counted_or_fail(fleet: Fleet, fa
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_what_follows_a_refused_request_names_it(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    key, _ = separated(fleet)
+
+    def counting() -> Operation[Any]:
+        yield [Command("users", key, ("GET", key))]
+        yield [Command("users", key, ("INCR", key))]
+
+    with faced(face, fleet.url) as users:
+        with pytest.raises(ExceptionGroup) as failed:
+            beside_a_refusal(fleet, users, 1, counting())
+        [said] = [str(each) for each in failed.value.exceptions if "INCR" in str(each)]
+        assert "INCR was to follow what was refused: SINTER: the keys live on" in said
+        assert users.run(users.kit.key_sharded("users").get(key)) is None
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
 @pytest.mark.parametrize("is_split", [True, False], ids=["split", "move"])
 def test_scan_iter_misses_no_key_that_moves(fleet: Fleet, face: str, is_split: bool) -> None:
     fleet.push(0)
