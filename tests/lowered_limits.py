@@ -105,6 +105,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "survey_patience": ("network.survey._PATIENCE",),
     "transfer_attempts": ("coordination.transfers.ATTEMPTS",),
     "turns": ("testing.simulation.processes.MOST_TURNS",),
+    "waits": ("messaging.tagged.RETRY_AFTER", "coordination.events.ASKS_AGAIN"),
     "worker_lease": ("queues.worker.LEAST_LEASE",),
     "worker_pause": ("queues.worker.FIRST_PAUSE",),
     "visitors_compared": ("structures.unique.visitors.MOST_IDS_A_GROUP",),

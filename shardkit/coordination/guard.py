@@ -126,7 +126,7 @@ class Guard(Structure[Face]):
             )
         text = Script("your script", script)
         keys, args = keys_and_args[:numkeys], keys_and_args[numkeys:]
-        return (yield from self._call(_fenced(text), keys, args))
+        return (yield from self._call(text, keys, args))
 
     @operation
     def run(self, steps: Generator[Any, Any, T]) -> Operation[T]:
@@ -177,9 +177,8 @@ class Guard(Structure[Face]):
         """
         places = yield Locate([(self.component, key) for key in keys])
         first = dict(zip(places, keys, strict=True))
-        nothing = _fenced(_NOTHING)
         try:
-            yield [self._send(nothing, key, place, (), ()) for place, key in first.items()]
+            yield [self._send(_NOTHING, key, place, (), ()) for place, key in first.items()]
         except ShardErrors as errors:
             raise _stale(errors) or errors from None
 
@@ -220,8 +219,9 @@ class Guard(Structure[Face]):
                     "give the key a hash tag",
                 )
             fence = b"%b:{%b}" % (self._fence.encode(), tag)
-        sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._ttl)
-        return Command(to or self.component, key, sent, text, idempotent)
+        fenced = _fenced(text)
+        sent = ("EVALSHA", fenced.sha, len(keys) + 1, *keys, fence, *args, self.token, self._ttl)
+        return Command(to or self.component, key, sent, fenced, idempotent)
 
     def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:
         parts = [
@@ -258,11 +258,11 @@ class Guard(Structure[Face]):
         if command.script is not None:
             count = int(command.args[2])
             keys, args = command.args[3 : 3 + count], command.args[3 + count :]
-            text = _fenced(command.script)
+            text = command.script
         else:
             keys = tuple(command.args[at] for at in key_positions(command.args))
             args = command.args
-            text = _fenced(_ONE)
+            text = _ONE
         return self._send(text, command.key, place, keys, args, to, may_repeat(command))
 
 

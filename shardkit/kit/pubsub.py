@@ -190,6 +190,7 @@ class _Events:
         self._places: dict[Hashable, _Host] = {}
         self._feeds: dict[Hashable, _Listener] = {}
         self._lingering: dict[_Home, float] = {}  # what has moved away, and until when it counts
+        self._followers: set[Hashable] = set()  # of these, what repeats its successor's messages
         self._since: dict[tuple[Hashable, Shard], float] = {}  # when messages began to be missed
         self._unconfirmed: list[_Topic] = []
         self._retry: dict[Hashable, float] = {}
@@ -332,14 +333,16 @@ class _Events:
             if end > now and home in known - wanted and home[1] in self._topics
             if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
         }
+        left = {server for server, *_ in self._lingering} & self._feeds.keys() - places.keys()
+        self._followers = {server for server in left if _is_replica(former[server])}
         for server, topic, shard, number in self._lingering:
             place = places.setdefault(server, former[server]._replace(topics={}))
             place.topics.setdefault(topic, {}).setdefault(shard, number)
         for server, topic, shard, _ in wanted - known:
-            before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
+            before = [s for s, place in former.items() if topic in place.topics]
             times = [self._feeds[s].complete_until for s in before if s in self._feeds]
-            times += [self._since[s, shard] for s in before if (s, shard) in self._since]
-            if before:
+            times += [since for (s, _), since in self._since.items() if s in before]
+            if before:  # the shard may have had another number
                 self._miss(server, shard, min([time.time() - LINGER, *filter(None, times)]))
         for server, shard in [key for key in self._since if key[0] not in places]:
             self._report_gap(server, shard)
@@ -430,7 +433,8 @@ class _Events:
         for server, feed in list(self._feeds.items()):
             try:
                 for reply in feed.read():
-                    self._take(reply, server)
+                    if server not in self._followers:
+                        self._take(reply, server)
                 feed.beat()
             except FAILURES as error:
                 reraise_handlers(error)
@@ -480,7 +484,7 @@ class _Events:
     def _note_confirmed(self) -> None:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
         confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
-        for server, shard in list(self._since):
+        for server, shard in () if self._followers else list(self._since):
             if server in confirmed and self._feeds[server].is_known:
                 self._report_gap(server, shard)
         for topic in list(self._unconfirmed):
@@ -557,6 +561,12 @@ def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
 
 def _name(given: Any) -> bytes:
     return key_bytes(bytes(given) if isinstance(given, memoryview) else given)
+
+
+def _is_replica(place: _Host) -> bool:
+    with suppress(*FAILURES):
+        return place.client().role()[0] in ("slave", b"slave")
+    return False
 
 
 def _homes(places: dict[Hashable, _Host]) -> set[_Home]:

@@ -123,11 +123,15 @@ class Router(Generic[K, C]):
         """Return the number of shards; 1 for an unsharded component."""
         return max(1, len(self._now().shards))
 
-    def _has_moved(self, component: Component) -> bool:
-        """Whether shards were moved or split since a version of the component."""
-        versions = self._now(), component
-        places = {(now.layout, tuple(e.address for _, e in now.entries())) for now in versions}
-        return len(places) > 1
+    def _databases(self) -> tuple[object, list[C]]:
+        """Return where the databases are, masters of Sentinels as far as known; their clients."""
+        component = self._now()
+        get = self._getter(component)
+        clients = [get(component, shard.number) for shard in distinct(component)]
+        pools = [getattr(client, "connection_pool", None) for client in clients]
+        masters = [getattr(getattr(pool, "master", None), "address", None) for pool in pools]
+        addresses = [entry.address for _, entry in component.entries()]
+        return (component.layout, addresses, masters), clients
 
     def __contains__(self, key: object) -> NoReturn:
         raise InvalidKeyError("'key in router' is not supported", "use router.exists(key)")
@@ -188,23 +192,23 @@ class BlockingRouter(Router[K, Client]):
         """Iterate over the keys of all shards, with SCAN.
 
         A database that several shards share is scanned once. As with SCAN, a key that exists
-        throughout is returned at least once: if shards move meanwhile, all are scanned again.
+        throughout is returned at least once: if shards or masters change, all are scanned again.
 
         Args:
             match: a pattern that keys must match.
             count: about how many keys the server examines in each exchange.
             _type: the type that keys must have.
         """
-        component = None
-        while component is None or self._has_moved(component):
-            component = self._now()
-            get = self._getter(component)
+        where, (now, clients) = None, self._databases()
+        while now != where:
+            where = now
             try:
-                for client in [get(component, shard.number) for shard in distinct(component)]:
+                for client in clients:
                     yield from client.scan_iter(match=match, count=count, _type=_type)
             except RoutingError:  # a client's shard was split
-                if not self._has_moved(component):
+                if self._databases()[0] == where:
                     raise
+            now, clients = self._databases()
 
 
 class AwaitingRouter(Router[K, AsyncClient]):
@@ -244,17 +248,17 @@ class AwaitingRouter(Router[K, AsyncClient]):
     ) -> AsyncIterator[Any]:
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
         await self.load()
-        component = None
-        while component is None or self._has_moved(component):
-            component = self._now()
-            get = self._getter(component)
+        where, (now, clients) = None, self._databases()
+        while now != where:
+            where = now
             try:
-                for client in [get(component, shard.number) for shard in distinct(component)]:
+                for client in clients:
                     async for key in client.scan_iter(match=match, count=count, _type=_type):
                         yield key
             except RoutingError:
-                if not self._has_moved(component):
+                if self._databases()[0] == where:
                     raise
+            now, clients = self._databases()
 
 
 class ByKey(Router[Key, C]):

@@ -39,10 +39,10 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
-    Page,
     Stream,
     Structure,
     operation,
+    scanned,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
@@ -218,11 +218,12 @@ class Totals(Structure[Face]):
 
     @stream
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
-        """Iterate over all members and their totals, in no order. Cost: one exchange for 1,000."""
-        cursor: Argument = 0
-        while cursor != b"0":
-            cursor, pairs = yield from self._page(group, kind, cursor)
-            yield Page(pairs)
+        """Iterate over all members and their totals, in no order. Cost: one exchange for 1,000.
+
+        They come again if their server changes in the meantime.
+        """
+        key = self._of(group, kind)
+        yield from scanned(self.component, key, partial(self._page, group, kind))
 
     def _page(
         self, group: str, kind: str, cursor: Argument

@@ -293,9 +293,13 @@ class Locate(NamedTuple):
 
     The answer has for each target its shard and, on a cluster, its slot (None elsewhere). Keys
     with equal answers can be used together in one script or command.
+
+    Attributes:
+        by_address: whether it has the shard's address in place of None.
     """
 
     targets: Sequence[tuple[To, Key]]
+    by_address: bool = False
 
 
 class Subscribe(NamedTuple):

@@ -57,6 +57,7 @@ from shardkit.operations.commands import (
     Locate,
     Pause,
     Subscribe,
+    To,
     is_separated,
 )
 
@@ -92,6 +93,25 @@ class Page(list[T]):
 
 
 Stream: TypeAlias = Generator[Step | Page[T], Any, None]
+
+
+def scanned(
+    to: To, key: Key, read: Callable[[Argument], Operation[tuple[Argument, Iterable[T]]]]
+) -> Stream[T]:
+    """Iterate with a cursor, which starts again when the key has moved to another database.
+
+    So what is there all the time comes at least once. ``read`` returns the next cursor and values.
+    """
+    location = Locate([(to, key)], by_address=True)
+    cursor: Argument = 0
+    where, now = None, (yield location)
+    while cursor != b"0":
+        before = now
+        following, values = yield from read(cursor if where == now else 0)
+        now = yield location
+        if now == before:
+            where, cursor = now, following
+            yield Page(values)
 
 
 class Blocking:

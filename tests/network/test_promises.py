@@ -741,5 +741,5 @@ def test_each_promise_of_the_page_has_its_row() -> None:
 # Promises that do not depend on kinds of calls.
 ELSEWHERE = {
     *("What belongs to an entry stays with it", "Small calls do not wait for large ones"),
-    *("A cached value", "A near copy"),
+    *("A cached value", "A near copy", "While servers change"),
 }

@@ -1,8 +1,7 @@
--- Run commands if no larger token has written here.
+-- Run commands, after the check of fence.lua.
 -- KEYS[1]  the first of the commands' keys, if they have any; the others and the fence follow
 -- ARGV     for each command the number of its words, then these; at last those of fence.lua
 -- Reply    the reply of each command
---@include coordination/fence
 local replies, at = {}, 1
 while at <= #ARGV do
   local words = tonumber(ARGV[at])

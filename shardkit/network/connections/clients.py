@@ -796,6 +796,8 @@ class _Successors:
             return shard.number
         keys = [key_bytes(args[n]) for n in key_positions(args)]
         numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
+        if args[0] == "PUBLISH":
+            numbers = {component.number_of(args[1])}
         if len(numbers) == 1:
             return numbers.pop()
         what = "names keys of several of them" if numbers else "names no key"

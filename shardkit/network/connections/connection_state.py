@@ -96,6 +96,7 @@ class ConnectionState(SelectedDatabase):
     database = UNNAMED  # what its user uses
     _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
+    awaits_wakeups = False
     home: Callable[[], Any] = staticmethod(lambda: None)  # the `Connections` that have lent it
     lent: tuple[float, float] | None = None  # since when, and after waiting how long, if watched
     idle_since = 0.0  # when it was released, in monotonic seconds

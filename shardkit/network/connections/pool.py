@@ -167,17 +167,20 @@ class Connections:
     def end(self, database: ClientDatabase | None = None) -> None:
         """Close connections, lent ones when they are released: those that have opened a database.
 
-        Without ``database``, all.
+        Without ``database``, all. Those that only wait for wake-ups are closed at once.
         """
         with self.guard:
-            for connection in self.lent:
-                if database is None or database in connection.opened:
-                    connection.ends = True
+            lent = [each for each in self.lent if database is None or database in each.opened]
+            for connection in lent:
+                connection.ends = True
             gone = [each for each in self.idle if database is None or database in each.opened]
             for connection in gone:
                 self.idle.remove(connection)
         for connection in gone:
             self.close(connection)
+        for connection in lent:
+            if connection.awaits_wakeups:
+                self.shut(connection)
 
     @staticmethod
     def close(connection: Any) -> None:

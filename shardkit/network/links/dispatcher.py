@@ -38,7 +38,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
-from shardkit.errors import ClosedError, ShardFailure, ShardKitError
+from shardkit.errors import ClosedError, CrossShardError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, emit, handlers
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
@@ -532,16 +532,21 @@ def _refuse_separated(
     batch: Batch, todo: Sequence[int], component: Component, uncertain: set[int], out: Replies
 ) -> Sequence[int]:
     """Refuse requests whose keys a split has separated, and those behind them on their shards."""
-    kept, closed, error = [], set[Shard](), None
+    kept, closed, first = [], set[Shard](), ""
     for position in todo:
         request = batch[position]
         shards = separated(request, component)
         if not shards and component.name in components_of((request.to,)):
             shards = [place(request.to, request.key, {component.name: component})]
         if len(shards) > 1 or closed.intersection(shards):
-            error = error or live_apart(request.name, shards)
+            if len(shards) > 1:
+                why = live_apart(request.name, shards)
+                first = first or why.message
+            else:
+                text = f"{request.name} was to follow what was refused: {first}"
+                why = CrossShardError(text, "repeat it")
             closed.update(shards)
-            out[position] = refused_by_split(request, error, shards[0], position in uncertain)
+            out[position] = refused_by_split(request, why, shards[0], position in uncertain)
             out.failed = True
         else:
             kept.append(position)

@@ -274,9 +274,10 @@ def locate(request: Locate, components: Components) -> list[tuple[Shard, int | N
                 places: list[tuple[Shard, int | None]] = [(shard, None) for shard in shards]
                 numbers = component.place_all(list(map(_TARGET_KEY, targets)))
                 return [places[number] for number in numbers]
-    located = []
+    located: list[tuple[Shard, Any]] = []
     for to, key in targets:
         shard = place(to, key, components)
         entry = components[shard.component].entry_of(shard)
-        located.append((shard, slot_of(key) if entry.is_cluster else None))
+        where = entry.address if request.by_address else None
+        located.append((shard, slot_of(key) if entry.is_cluster else where))
     return located

@@ -33,6 +33,7 @@ from redis.client import Pipeline
 from redis.exceptions import (
     ConnectionError,
     InvalidResponse,
+    NoScriptError,
     RedisError,
     ResponseError,
     WatchError,
@@ -41,7 +42,7 @@ from redis.exceptions import (
 from shardkit.errors import DeadlineExceeded, RoutingError, few
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
-from shardkit.network.connections.connector import RegistersScripts
+from shardkit.network.connections.connector import RegistersScripts, registered_scripts
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import WATCHES, WRITES, effects, shared
 from shardkit.network.connections.policy import CallPolicy, policy_of
@@ -89,6 +90,17 @@ class _KitClient(RegistersScripts):
         client: Any = self
         callbacks = reply_callbacks(client)
         return self.pipelines(client.connection_pool, callbacks, transaction, shard_hint)
+
+    @run_by_face
+    def evalsha(self: Any, sha: Any, *args: Any) -> Steps[Any]:
+        """Run a script by its SHA-1; a registered one that the server lacks, by its text."""
+        try:
+            return (yield partial(super().evalsha, sha, *args))  # type: ignore[misc]
+        except NoScriptError:
+            # SCRIPT LOAD has no key, by which it would follow the script's keys after a move.
+            if (script := registered_scripts.get(sha)) is None:
+                raise
+            return (yield partial(self.eval, script.text, *args))
 
     def _packed(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return a command packed, and what it does; None if redis-py's own code sends it."""

@@ -95,6 +95,7 @@ class _ServerSubscription:
         """Connect, subscribe, and return it; None if that fails."""
         try:
             self._connection = yield self._pool.get_connection
+            self._connection.awaits_wakeups = True
             self.channel = yield from _subscribed(self._connection, tags)
         except GeneratorExit:
             raise

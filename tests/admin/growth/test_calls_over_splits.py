@@ -128,6 +128,13 @@ def test_commands_of_all_shards_go_to_the_new_ones(fleet: Fleet, face: str) -> N
         assert {each["slowlog-max-len"] for each in router.all.config_get("slowlog*")} == {"64"}
 
 
+@both_faces
+def test_messages_are_published_at_the_new_shards(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    calls = [lambda router, name=name: router.publish(name, "hello") for name in KEYS[:3]]
+    assert over_a_split(fleet, face, *calls) == [0, 0, 0]
+
+
 def live_together(users: Face, pattern: str, names: Sequence[object]) -> bool:
     """Whether the keys of two names live on one shard."""
     place = users.kit.topology.component("users").place
@@ -180,6 +187,23 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
 
 
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_guarded_commands_go_on_after_a_split(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        place = users.kit.topology.component("users").place
+        lock = users.kit.lock("stock", component="users", renew=False)
+        keys = [key for key in KEYS if place(key) == place("lock:stock:fence")]
+        guard = users.run(lock.acquire(ttl=600)).guard("users")
+        users.run(guard.execute(("SET", keys[0], 1)))
+        options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT}
+        assert users.eventually(
+            lambda: start_split(fleet.config, "users", **options).phase == "done"
+        )
+        replies = [users.run(guard.execute(("INCR", key), ("GET", key))) for key in keys]
+        assert replies == [[2, b"2"], *[[1, b"1"]] * (len(keys) - 1)]
+
+
 def beside_a_refusal(fleet: Fleet, users: Face, batch: int, operation: Operation[Any]) -> Any:
     """Run an operation; in front of one of its batches is what a split just before it refuses."""
     a, b = separated(fleet)
@@ -224,6 +248,23 @@ def test_visits_beside_what_a_split_refuses_are_counted_or_fail(fleet: Fleet, fa
             beside_a_refusal(fleet, users, 2, visits.deferred.visit_many(KEYS, day))
         is_counted = users.run(visits.count(day)) == 1 + len(KEYS)
         assert is_counted is (len(failed.value.exceptions) == 1)
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_what_follows_a_refused_request_names_it(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    key, _ = separated(fleet)
+
+    def counting() -> Operation[Any]:
+        yield [Command("users", key, ("GET", key))]
+        yield [Command("users", key, ("INCR", key))]
+
+    with faced(face, fleet.url) as users:
+        with pytest.raises(ExceptionGroup) as failed:
+            beside_a_refusal(fleet, users, 1, counting())
+        [said] = [str(each) for each in failed.value.exceptions if "INCR" in str(each)]
+        assert "INCR was to follow what was refused: SINTER: the keys live on" in said
+        assert users.run(users.kit.key_sharded("users").get(key)) is None
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
