@@ -97,7 +97,7 @@ _FORMATS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
 
 @cache
 def _decompressors() -> list[Callable[[], Any]]:
-    decompressors = []
+    decompressors: list[Callable[[], Any]] = []
     for name, decompressor in _FORMATS:
         with suppress(ImportError):
             decompressors.append(partial(decompressor, import_module(name)))
