@@ -167,7 +167,7 @@ class _Listener(ListeningConnection):
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
         for reply in self.replies():
-            if reply in (b"PONG", [b"pong", b""]):
+            if reply in (b"PONG", [b"pong", b""]) and self._pings:
                 self.confirmed = self._pings.popleft()
             else:
                 yield reply
@@ -507,16 +507,15 @@ class _Events:
                 "grant the user the channels, or unsubscribe from them",
                 shard=shard,
             )
-        kind = reply[0] if isinstance(reply, list) else b""
-        if kind in (b"message", b"smessage"):
-            self._put(_Topic(False, reply[1]), "message", None, *reply[1:])
-        elif kind == b"pmessage":
-            pattern = reply[1]
-            if pattern.startswith((b"__keyspace@", b"__keyevent@")):
-                pattern = pattern[:11] + b"*" + pattern[pattern.index(b"__", 11) :]
-            self._put(_Topic(True, pattern), "pmessage", pattern, *reply[2:])
-        elif kind == b"sunsubscribe" and _Topic(False, reply[1]) in self._topics:
-            raise OSError("the slot of a channel has moved")
+        match reply:
+            case [b"message" | b"smessage", bytes(channel), data]:
+                self._put(_Topic(False, channel), "message", None, channel, data)
+            case [b"pmessage", bytes(pattern), channel, data]:
+                if pattern.startswith((b"__keyspace@", b"__keyevent@")):
+                    pattern = b"*__".join((pattern[:11], pattern[11:].partition(b"__")[2]))
+                self._put(_Topic(True, pattern), "pmessage", pattern, channel, data)
+            case [b"sunsubscribe", bytes(channel), _] if _Topic(False, channel) in self._topics:
+                raise OSError("the slot of a channel has moved")
 
     def _confirm(self, topic: _Topic, kind: str) -> None:
         self._put(None, "p" * topic.is_pattern + kind, None, topic.name, len(self._topics))
