@@ -47,6 +47,7 @@ SUBSCRIBE_TIMEOUT = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
 _AT_ONCE = 500  # channels of one SUBSCRIBE
+_MOST_UNREAD = 32 * 1024 * 1024  # bytes of messages here; then the servers' own limits count
 _FINAL = (AuthenticationError, NoPermissionError, ClosedError, InvalidArgumentError)
 _PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
 
@@ -90,6 +91,7 @@ class _Listener(ListeningConnection):
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
         self._pings: deque[float] = deque()  # when unanswered PINGs were sent
+        self._heard = 0.0  # when the latest reply came, perhaps in front of one to a PING
         try:
             self.add(words)
         except BaseException:
@@ -153,7 +155,7 @@ class _Listener(ListeningConnection):
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
         now = time.time()
-        if self._pings and now - self._pings[0] > PATIENCE:
+        if self._pings and now - max(self._pings[0], self._heard) > PATIENCE:
             raise OSError("no answer")
         self.require_master()
         if self._is_former:
@@ -167,6 +169,7 @@ class _Listener(ListeningConnection):
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
         for reply in self.replies():
+            self._heard = time.time()
             if reply in (b"PONG", [b"pong", b""]) and self._pings:
                 self.confirmed = self._pings.popleft()
             else:
@@ -185,6 +188,7 @@ class _Events:
     def _reset(self) -> None:
         self._topics: dict[_Topic, Callable[[Any], Any] | None] = {}
         self._messages: deque[tuple[_Topic | None, Message]] = deque()
+        self._unread = 0  # their bytes
         self._component: Component | None = None  # that has decided the places
         self._unknown: Exception | None = None  # why they are unknown
         self._places: dict[Hashable, _Host] = {}
@@ -528,15 +532,18 @@ class _Events:
             for name, value in values.items():
                 if self._decodes and isinstance(value, bytes):
                     values[name] = value.decode("utf-8", "replace")
+            self._unread += _size(values["data"])
             self._messages.append((topic, {"type": kind, **values, **dict(more)}))
 
     def _getting(self, ignore: bool, timeout: Seconds | None) -> Steps[Message | None]:
         until = time.monotonic() + wait_seconds("get_message", timeout)
         while True:
-            if not self._messages or time.monotonic() - self._turned > _TURN:
+            is_late = time.monotonic() - self._turned > _TURN
+            if not self._messages or (is_late and self._unread < _MOST_UNREAD):
                 yield from self._pumping(until - time.monotonic())
             while self._messages:
                 topic, message = self._messages.popleft()
+                self._unread -= _size(message["data"])
                 if ignore and message["type"].endswith("subscribe"):
                     continue
                 handler = self._topics.get(topic) if topic is not None else None
@@ -552,6 +559,10 @@ def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
     """Return names, given as redis-py takes them, with the handlers of its `Subscription`."""
     given = list_or_args(args[0], args[1:]) if args else []
     return {getattr(topic, "name", topic): getattr(topic, "handler", None) for topic in given}
+
+
+def _size(data: Any) -> int:
+    return 500 + (len(data) if isinstance(data, bytes | str) else 0)
 
 
 def _name(given: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -78,6 +79,28 @@ def test_odd_messages_are_skipped(listening: Any) -> None:
         message = face.run(events.get_message(timeout=PATIENCE))
         assert (message["channel"], message["data"]) == (b"c", b"hi")
         assert server.names().count("SUBSCRIBE") == 1
+        events.close()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_what_a_slow_subscriber_has_not_taken_waits_at_the_server(
+    kind: str, server: LocalServer, lower: Callable[..., None]
+) -> None:
+    lower(messages_unread=1_000_000)
+    count = 600  # 60 MB, of which the system's buffers hold a few
+    with faced(kind, map_of(e={"entry": {"port": server.port}})) as face, server.client() as other:
+        events = face.kit.key_sharded("e").pubsub(ignore_subscribe_messages=True)
+        face.run(events.subscribe("c"))
+        for number in range(count):
+            other.publish("c", b"%d" % number + b"x" * 100_000)
+        got = []
+        for _ in range(20):  # as many turns as would take in all
+            got.append(face.run(events.get_message(timeout=5)))
+            time.sleep(0.3)
+        assert max(int(each["omem"]) for each in other.client_list("pubsub")) > 10_000_000
+        got += [face.run(events.get_message(timeout=5)) for _ in range(count - len(got))]
+        numbers = [int(each["data"].rstrip(b"x")) for each in got]
+        assert numbers == [*range(count)]
         events.close()
 
 
