@@ -24,6 +24,7 @@ from typing import Any
 import django
 import pytest
 import redis
+from arranged import map_of
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.cache import caches
@@ -445,3 +446,16 @@ def test_times_to_live_are_those_of_django_redis() -> None:
     found.set("n", 1, timeout=100)
     assert async_to_sync(found.aincr)("n") == 2
     assert (found.ttl("n") or 0) > 90, "Django's own aincr forgets it"
+
+
+def test_patterns_of_entries_that_decode_replies_match(shard_map: ShardMap) -> None:
+    entry = shard_map.entry_of("one").fields | {"decode_responses": True}
+    shardkit.configure(map_of(one={"entry": entry}))
+    try:
+        found = cache("one")
+        found.set_many({"user:1": "a", "user:2": "b", "other": "c"})
+        assert sorted(found.keys("user:*")) == ["user:1", "user:2"]
+        assert found.delete_pattern("user:*") == 2
+        assert found.clear()
+    finally:
+        shardkit.configure(None)

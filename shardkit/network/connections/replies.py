@@ -249,12 +249,11 @@ class UnaskedReplies:
                 break
             self._headers.go_on()
         if self._size > self._max_bytes:
-            raise InvalidResponse(too_large(self._max_bytes))
+            raise _too_large(self._max_bytes)
 
 
-def too_large(limit: int) -> str:
-    """Return what is wrong with replies beyond a limit."""
-    return f"the replies are larger than {limit:,} bytes (max_reply_bytes)"
+def _too_large(limit: int) -> InvalidResponse:
+    return InvalidResponse(f"the replies are larger than {limit:,} bytes (max_reply_bytes)")
 
 
 class ReplyParser:
@@ -299,7 +298,7 @@ class ReplyParser:
                 f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
             )
         if size > self.max_bytes:
-            raise InvalidResponse(too_large(self.max_bytes))
+            raise _too_large(self.max_bytes)
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""
