@@ -57,6 +57,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "metrics_rounds": ("metrics.outbox._MOST_ROUNDS",),
     "metrics_waiting": ("metrics.outbox.MOST_WAITING",),
     "missing_parameters_pause": ("structures.base.parameters._READ_AFTER",),
+    "messages_unread": ("kit.pubsub._MOST_UNREAD",),
     "packed_aggregate": ("structures.packed.records.AGGREGATE_BYTES",),
     "packed_block": ("structures.packed.part_store.BLOCK_BYTES",),
     "plan_grace": ("structures.layouts.replan.GRACE",),

@@ -10,6 +10,7 @@ from shardkit.config.component import Component
 from shardkit.errors import StructureError, natural
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Operation
+from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.check import KEYS_CHECKED, contents
 from shardkit.structures.base.parameters import Metadata, deciding, meta_key, open_all
 from shardkit.structures.layouts.base import FixedLayout
@@ -92,7 +93,7 @@ def _names(kit: ShardKit, component: Component) -> list[str]:
     for shard in component.all_shards():
         client: Any = kit.client(component.name, shard.number)
         for key in client.scan_iter(match=meta_key("*"), count=_SCAN, _type="HASH"):
-            names.add(key.decode(errors="replace").removesuffix(meta_key("")))
+            names.add(key_bytes(key).decode(errors="replace").removesuffix(meta_key("")))
     return sorted(names, key=natural)
 
 

@@ -133,7 +133,7 @@ class _TrackedServer:
                 wait([connection.socket], pause)
         except InvalidArgumentError:  # in memory
             self.announces = False
-        except FAILURES:
+        except (*FAILURES, LookupError, TypeError):  # the latter two for what is no reply to these
             pass
         finally:
             self.confirmed = -inf

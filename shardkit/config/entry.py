@@ -46,6 +46,7 @@ from shardkit.config.url import (
     write_url,
 )
 from shardkit.errors import ConfigError, InvalidEntryError, naming
+from shardkit.operations.arguments import checked
 
 MOST_BYTES = 256 << 20  # of a manifest or map
 
@@ -182,6 +183,7 @@ class Entry:
         )
 
     @classmethod
+    @checked
     def from_json(cls, text: str | bytes, where: str) -> Entry:
         """Read an entry as the config server stores it; see ``is_stored``.
 
@@ -234,6 +236,7 @@ class Entry:
             return f"cluster:{server}{f'/{number}' if number else ''}"
         return server if number is None else f"{server}/{number}"
 
+    @checked
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return redis-py's arguments and additions, every ``${NAME}`` and ``url`` replaced.
 
@@ -274,6 +277,7 @@ class Entry:
             ]
         return fields
 
+    @checked
     def url(self, where: str = "entry", environ: Mapping[str, str] = os.environ) -> str:
         """Return the entry as a URL, for libraries that accept nothing else.
 
@@ -365,8 +369,8 @@ def load_json(text: str | bytes, where: str) -> Any:
     twice = None
     why = ""
     try:
-        if isinstance(text, bytes):
-            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        if not isinstance(text, str):
+            text = bytes(text).decode(json.detect_encoding(text), "surrogatepass")
         return _decoder.decode(text)
     except _RepeatedError as error:
         twice = shown_name(str(error))

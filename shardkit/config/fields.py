@@ -296,7 +296,8 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
 def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[Problem]:
     """Yield every problem of an entry; of a ``partial`` one, others' fields are still added."""
     if not isinstance(fields, Mapping):
-        remedy = 'write {"url": …}' if "://" in str(fields) else 'write {"host": …}'
+        is_url = isinstance(fields, str) and "://" in fields
+        remedy = 'write {"url": …}' if is_url else 'write {"host": …}'
         yield Problem(where, "", "", f"is a {type(fields).__name__}, not an object", remedy)
         return
     fields = normalized(fields)

@@ -34,6 +34,7 @@ from shardkit.config.fields import LOCATION, check_entry, database_of, expanded,
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, mask, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, counted
+from shardkit.operations.arguments import checked
 from shardkit.operations.commands import Shard
 from shardkit.routing.others import described_rule, rule_of
 from shardkit.routing.placement import DEFAULT
@@ -203,6 +204,7 @@ class ShardMap:
     epoch: int | None = None
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> ShardMap:
         """Read and validate a file.
 
@@ -219,6 +221,7 @@ class ShardMap:
         raise unreadable(path, reason)
 
     @classmethod
+    @checked
     def decode(cls, data: bytes, source: str) -> ShardMap:
         """Validate the content of a file; see `load`."""
         text = None
@@ -241,8 +244,9 @@ class ShardMap:
                 f"ShardMap.parse takes the YAML text of a shard map, not {what}",
                 "read a file with ShardMap.load(path)" if is_path else "pass the text",
             )
-        return _Reader(source).read(text)
+        return _Reader(source).read(str(text))  # libyaml reads no subclass
 
+    @checked
     def entry_of(self, component: str, number: int | None = None) -> Entry:
         """Return the entry of a shard, or (number None) the unsharded one.
 

@@ -21,6 +21,7 @@ from redis.exceptions import NoScriptError
 from shardkit.errors import InvalidArgumentError
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.network.connections.redis_private import is_script_missing
+from shardkit.operations.arguments import check_calls, is_text, parse_json, shown
 from shardkit.operations.commands import Argument, Key, Script
 from shardkit.operations.steps import arun_steps, run_steps
 
@@ -101,13 +102,13 @@ class LuaScript:
             in the right order.
 
         Raises:
-            InvalidArgumentError: keys or args is a single text.
+            InvalidArgumentError: keys or args is a single text, or no list.
             redis.exceptions.ResponseError: the script failed. Its earlier writes remain.
 
         Cost: one round trip; two for the first call on a server.
         """
-        given = _listed(keys, "keys")
-        sent = (len(given), *given, *_listed(args, "args"))
+        given = list(keys)
+        sent = (len(given), *given, *args)
         client: Any = conn
         if force_eval or isinstance(conn, AnyPipeline):
             # Not client.eval: a cluster's pipeline has no such method.
@@ -127,6 +128,9 @@ class LuaScript:
         return f"LuaScript({self.script.name!r}, sha={self.script.sha[:8]})"
 
 
+check_calls(LuaScript, "__init__", "__call__")
+
+
 def to_json(value: Any) -> str:
     """Encode a value as JSON for a script; ``cjson.decode(ARGV[1])`` decodes it.
 
@@ -136,9 +140,11 @@ def to_json(value: Any) -> str:
     Raises:
         InvalidArgumentError: JSON cannot represent it, or Lua's numbers not exactly.
     """
-    _check_exact(value)
     try:
+        _check_exact(value)
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except InvalidArgumentError:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"a value for a script cannot be written as JSON: {error}", "use plain values"
@@ -157,31 +163,26 @@ def from_json(reply: str | bytes | None) -> Any:
     if reply is None:
         return None
     try:
-        return json.loads(reply)
+        return parse_json(reply)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"a script's reply is not JSON: {error}", "return cjson.encode(…) from it"
         ) from None
 
 
-def _listed(values: Iterable[Any], what: str) -> list[Any]:
-    if isinstance(values, str | bytes):
-        raise InvalidArgumentError(
-            f"{what}={values!r} is a single text", f"use a list: {what}=[{values!r}]"
-        )
-    return list(values)
-
-
 def _check_exact(value: Any) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
-            if not isinstance(key, str):
-                raise InvalidArgumentError(f"{key!r} cannot be a key of a JSON object", "use text")
+            if not is_text(key):
+                message = f"{shown(key)} cannot be a key of a JSON object"
+                raise InvalidArgumentError(message, "use text")
             _check_exact(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_exact(inner)
+    elif isinstance(value, str) and not is_text(value):
+        raise InvalidArgumentError(f"{shown(value)} is not UTF-8 text", "pass its bytes")
     elif isinstance(value, int) and abs(value) > EXACT:
         raise InvalidArgumentError(
-            f"{value} is too large for Lua's numbers to be exact", "pass it as text"
+            f"{shown(value)} is too large for Lua's numbers to be exact", "pass it as text"
         )

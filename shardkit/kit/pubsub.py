@@ -47,6 +47,7 @@ SUBSCRIBE_TIMEOUT = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
 _AT_ONCE = 500  # channels of one SUBSCRIBE
+_MOST_UNREAD = 32 * 1024 * 1024  # bytes of messages here; then the servers' own limits count
 _FINAL = (AuthenticationError, NoPermissionError, ClosedError, InvalidArgumentError)
 _PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
 
@@ -90,6 +91,7 @@ class _Listener(ListeningConnection):
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
         self._pings: deque[float] = deque()  # when unanswered PINGs were sent
+        self._heard = 0.0  # when the latest reply came, perhaps in front of one to a PING
         try:
             self.add(words)
         except BaseException:
@@ -153,7 +155,7 @@ class _Listener(ListeningConnection):
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
         now = time.time()
-        if self._pings and now - self._pings[0] > PATIENCE:
+        if self._pings and now - max(self._pings[0], self._heard) > PATIENCE:
             raise OSError("no answer")
         self.require_master()
         if self._is_former:
@@ -167,7 +169,8 @@ class _Listener(ListeningConnection):
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
         for reply in self.replies():
-            if reply in (b"PONG", [b"pong", b""]):
+            self._heard = time.time()
+            if reply in (b"PONG", [b"pong", b""]) and self._pings:
                 self.confirmed = self._pings.popleft()
             else:
                 yield reply
@@ -185,6 +188,7 @@ class _Events:
     def _reset(self) -> None:
         self._topics: dict[_Topic, Callable[[Any], Any] | None] = {}
         self._messages: deque[tuple[_Topic | None, Message]] = deque()
+        self._unread = 0  # their bytes
         self._component: Component | None = None  # that has decided the places
         self._unknown: Exception | None = None  # why they are unknown
         self._places: dict[Hashable, _Host] = {}
@@ -511,16 +515,15 @@ class _Events:
                 "grant the user the channels, or unsubscribe from them",
                 shard=shard,
             )
-        kind = reply[0] if isinstance(reply, list) else b""
-        if kind in (b"message", b"smessage"):
-            self._put(_Topic(False, reply[1]), "message", None, *reply[1:])
-        elif kind == b"pmessage":
-            pattern = reply[1]
-            if pattern.startswith((b"__keyspace@", b"__keyevent@")):
-                pattern = pattern[:11] + b"*" + pattern[pattern.index(b"__", 11) :]
-            self._put(_Topic(True, pattern), "pmessage", pattern, *reply[2:])
-        elif kind == b"sunsubscribe" and _Topic(False, reply[1]) in self._topics:
-            raise OSError("the slot of a channel has moved")
+        match reply:
+            case [b"message" | b"smessage", bytes(channel), data]:
+                self._put(_Topic(False, channel), "message", None, channel, data)
+            case [b"pmessage", bytes(pattern), channel, data]:
+                if pattern.startswith((b"__keyspace@", b"__keyevent@")):
+                    pattern = b"*__".join((pattern[:11], pattern[11:].partition(b"__")[2]))
+                self._put(_Topic(True, pattern), "pmessage", pattern, channel, data)
+            case [b"sunsubscribe", bytes(channel), _] if _Topic(False, channel) in self._topics:
+                raise OSError("the slot of a channel has moved")
 
     def _confirm(self, topic: _Topic, kind: str) -> None:
         self._put(None, "p" * topic.is_pattern + kind, None, topic.name, len(self._topics))
@@ -533,15 +536,18 @@ class _Events:
             for name, value in values.items():
                 if self._decodes and isinstance(value, bytes):
                     values[name] = value.decode("utf-8", "replace")
+            self._unread += _size(values["data"])
             self._messages.append((topic, {"type": kind, **values, **dict(more)}))
 
     def _getting(self, ignore: bool, timeout: Seconds | None) -> Steps[Message | None]:
         until = time.monotonic() + wait_seconds("get_message", timeout)
         while True:
-            if not self._messages or time.monotonic() - self._turned > _TURN:
+            is_late = time.monotonic() - self._turned > _TURN
+            if not self._messages or (is_late and self._unread < _MOST_UNREAD):
                 yield from self._pumping(until - time.monotonic())
             while self._messages:
                 topic, message = self._messages.popleft()
+                self._unread -= _size(message["data"])
                 if ignore and message["type"].endswith("subscribe"):
                     continue
                 handler = self._topics.get(topic) if topic is not None else None
@@ -557,6 +563,10 @@ def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
     """Return names, given as redis-py takes them, with the handlers of its `Subscription`."""
     given = list_or_args(args[0], args[1:]) if args else []
     return {getattr(topic, "name", topic): getattr(topic, "handler", None) for topic in given}
+
+
+def _size(data: Any) -> int:
+    return 500 + (len(data) if isinstance(data, bytes | str) else 0)
 
 
 def _name(given: Any) -> bytes:

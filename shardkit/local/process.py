@@ -209,9 +209,17 @@ def locked(log: Path) -> Iterator[BinaryIO]:
     """Open a server's log. A server that has it as its output keeps it locked until it has ended.
 
     Raises:
-        LocalServerError: another server has that; both would save into one directory.
+        LocalServerError: it cannot be opened, or another server has it; both would save into one
+            directory.
     """
-    with log.open("ab") as output:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO waits
+    try:
+        descriptor = os.open(log, flags, 0o666)
+    except OSError as error:
+        raise LocalServerError(
+            f"{log} cannot be opened: {error.strerror}", "remove it, or use another directory"
+        ) from error
+    with open(descriptor, "ab") as output:
         end = time.monotonic() + _SAVING
         while True:
             try:

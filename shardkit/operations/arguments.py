@@ -351,7 +351,8 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
-    place = named if isinstance(named, str) else type(owner).__name__
+    class_ = owner if isinstance(owner, type) else type(owner)
+    place = named if isinstance(named, str) else class_.__name__
     return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
@@ -422,10 +423,11 @@ def check_calls(owner: type, *also: str, makes_only: bool = False) -> None:
     """
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
-            setattr(owner, name, _checked(method, makes_only or name == "__init__"))
+            setattr(owner, name, checked(method, makes_only or name == "__init__"))
 
 
-def _checked(function: Callable[P, T], makes_only: bool) -> Callable[P, T]:
+def checked(function: Callable[P, T], makes_only: bool = False) -> Callable[P, T]:
+    """Have a method check its arguments; see `check_calls`."""
     check: Callable[[Any, Any, Any], None] | None = None
 
     @wraps(function)

@@ -477,7 +477,7 @@ def test_a_damaged_message_ends_no_consumer(site: Site, content: str) -> None:
             message.ack()
 
 
-@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd"])
+@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd", "brotli"])
 def test_a_message_that_would_become_too_large_is_not_decompressed(site: Site, method: str) -> None:
     options: dict[str, Any] = {"lease": 30, "attempts": 1}
     kit = shardkit.default_kit()
@@ -510,7 +510,7 @@ def test_a_message_that_would_become_too_large_is_not_decompressed(site: Site, m
         assert dead.reason == "not a message of kombu"
 
 
-@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd"])
+@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd", "brotli"])
 def test_a_result_that_would_become_too_large_is_not_decompressed(site: Site, method: str) -> None:
     url, bomb = "shardkit://jobs", " " * 2_000_000
 

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pickle import PicklingError
@@ -23,6 +24,7 @@ from typing import Any
 import django
 import pytest
 import redis
+from arranged import map_of
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.cache import caches
@@ -150,21 +152,25 @@ def test_values_are_serialized_and_compressed_as_with_django_redis(
 
 
 @pytest.mark.usefixtures("_default_kit")
-@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma", "lz4.frame", "zstandard"])
+@pytest.mark.parametrize(
+    "name", ["zlib", "deflate", "gzip", "bz2", "lzma", "lz4.frame", "zstandard", "brotli"]
+)
 def test_a_value_that_would_become_too_large_is_not_decompressed(name: str) -> None:
-    module = import_module(name)
-    zstd = name == "zstandard"
-    packing = module.ZstdCompressor() if zstd else module
-    compressor = SimpleNamespace(
-        compress=packing.compress,
-        decompress=(module.ZstdDecompressor() if zstd else module).decompress,
-    )
+    module = import_module("zlib" if name == "deflate" else name)
+    packing, unpacking = module, module
+    if name == "zstandard":
+        packing, unpacking = module.ZstdCompressor(), module.ZstdDecompressor()
+    if name == "deflate":  # without the mark at the beginning that zlib writes
+        packing = SimpleNamespace(compress=partial(zlib.compress, wbits=-15))
+        unpacking = SimpleNamespace(decompress=partial(zlib.decompress, wbits=-15))
+    compressor = SimpleNamespace(compress=packing.compress, decompress=unpacking.decompress)
     found = cache(COMPRESSOR=compressor)
     found.set("bomb", "small")
     client: Any = shardkit.default_kit().client
     [holder] = [client("few", n) for n in range(4) if client("few", n).exists("cache::1:bomb")]
     large = packing.compress(b" " * 20_000_000)
-    for stored in (large, packing.compress(b"x") + large, large[:-1]):
+    several = [] if name == "brotli" else [packing.compress(b"x") + large]
+    for stored in (large, *several, large[:-1]):
         holder.set("cache::1:bomb", stored)
         reads: list[Callable[[], Any]] = [
             lambda: found.get("bomb"),
@@ -440,3 +446,16 @@ def test_times_to_live_are_those_of_django_redis() -> None:
     found.set("n", 1, timeout=100)
     assert async_to_sync(found.aincr)("n") == 2
     assert (found.ttl("n") or 0) > 90, "Django's own aincr forgets it"
+
+
+def test_patterns_of_entries_that_decode_replies_match(shard_map: ShardMap) -> None:
+    entry = shard_map.entry_of("one").fields | {"decode_responses": True}
+    shardkit.configure(map_of(one={"entry": entry}))
+    try:
+        found = cache("one")
+        found.set_many({"user:1": "a", "user:2": "b", "other": "c"})
+        assert sorted(found.keys("user:*")) == ["user:1", "user:2"]
+        assert found.delete_pattern("user:*") == 2
+        assert found.clear()
+    finally:
+        shardkit.configure(None)

@@ -54,7 +54,7 @@ def test_the_text_goes_only_where_it_is_missing(kit: ShardKit, servers: LocalSer
 
 @pytest.mark.parametrize("wrong", [{"keys": "key"}, {"keys": b"key"}, {"args": "value"}])
 def test_a_single_text_is_no_list_of_its_letters(kit: ShardKit, wrong: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="single text"):
+    with pytest.raises(InvalidArgumentError, match=r"(keys|args)=.*; give a list"):
         SHOW(kit.client("one"), **wrong)
 
 

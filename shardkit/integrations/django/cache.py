@@ -35,7 +35,7 @@ from shardkit.errors import (
     StructureError,
 )
 from shardkit.integrations.kits import kit_of
-from shardkit.network.connections.reply_kinds import require_kind
+from shardkit.kit.routers import KeyShardedConnection
 from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
 from shardkit.operations.commands import (
     Argument,
@@ -49,6 +49,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.reply_kinds import require_right
+from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY
 from shardkit.structures.codecs.named import is_bounded
 from shardkit.structures.codecs.plain import GROWTH, check_growth, most_inflated
@@ -267,10 +268,9 @@ class ShardKitCache(BaseCache):
         """Yield the keys that match a pattern; of a KEY_FUNCTION, by the REVERSE_KEY_FUNCTION."""
         start = self.key_func("", self.key_prefix, self.version if version is None else version)
         try:
-            for _, page in self._scan(self._pattern(search, version), itersize):
-                for stored in page:
-                    key = stored.decode().removeprefix(f"{self._name}:")
-                    yield self._reverse_key(key) if self._reverse_key else key.removeprefix(start)
+            for stored in self._scan(self._pattern(search, version), itersize):
+                key = key_bytes(stored).decode().removeprefix(f"{self._name}:")
+                yield self._reverse_key(key) if self._reverse_key else key.removeprefix(start)
         except (redis.RedisError, ShardKitError) as error:
             self._ignored(error)
 
@@ -317,30 +317,20 @@ class ShardKitCache(BaseCache):
         made_key = self.key_func(pattern, _literal(prefix), _literal(wanted))
         return f"{_literal(self._name)}:{made_key}"
 
-    def _scan(self, pattern: str, at_once: int) -> Iterator[tuple[Any, list[bytes]]]:
-        kit = kit_of(self._topology)
-        shards: list[int | None] = [*range(len(kit.component(self._component).shards))] or [None]
-        for shard in shards:
-            client: Any = kit.client(self._component, shard)
-            keys = client.scan_iter(match=pattern, count=min(at_once, _SCANNED_AT_ONCE))
-            for page in pages(keys, _UNLINKED_AT_ONCE):
-                yield client, page
+    def _router(self) -> KeyShardedConnection:
+        return kit_of(self._topology).key_sharded(self._component)
+
+    def _scan(self, pattern: str, at_once: int) -> Iterator[Any]:
+        return self._router().scan_iter(pattern, min(at_once, _SCANNED_AT_ONCE))
 
     def _unlinked(self, pattern: str, at_once: int = _SCANNED_AT_ONCE) -> int | None:
         """Delete what matches; return how many keys, None if an error was ignored."""
-        count = 0
         try:
-            for client, page in self._scan(pattern, at_once):
-                pipe = client.pipeline(transaction=False)
-                for stored in page:  # one by one, as a cluster has them in many slots
-                    pipe.unlink(stored)
-                for reply in pipe.execute():
-                    require_kind("UNLINK", reply)
-                    count += reply
+            matching = pages(self._scan(pattern, at_once), _UNLINKED_AT_ONCE)
+            return sum(self._router().unlink(*page) for page in matching)
         except (redis.RedisError, ShardKitError) as error:
             self._ignored(error)
             return None
-        return count
 
     def _left(self, command: str, key: Any, version: int | None) -> int | None:
         left = int(self._one(self._command(command, self._key(key, version)), -2))

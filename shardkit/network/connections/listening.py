@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import hiredis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.redis_private import socket_of
+from shardkit.network.connections.replies import UnaskedReplies
 
 PATIENCE = 5.0  # seconds for what is sent
-FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
+FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError)
 _RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: a server may be faster
-_NOTHING = object()
 
 
 class ListeningConnection:
@@ -26,14 +25,14 @@ class ListeningConnection:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._connection = pool.get_connection()
-        self._connection.calls.append(None)  # only its user closes it, who reads the socket itself
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self.socket = socket_of(self._connection)
         if not isinstance(self.socket, socket.socket):
             self.close()
             raise InvalidArgumentError(
                 "in-memory servers tell nothing by themselves", "use shardkit.local"
             )
+        self._connection.calls.append(None)  # only its user closes it, who reads the socket itself
+        self._received = UnaskedReplies(self._connection)
 
     def require_master(self) -> None:
         """Raise OSError if its server has a successor: it answers until Sentinels demote it."""
@@ -46,22 +45,13 @@ class ListeningConnection:
         self._connection.send_command(*command)
 
     def replies(self) -> Iterator[Any]:
-        """Yield what has come; raise OSError when the connection is lost."""
-        self.socket.setblocking(False)
-        lost: OSError | None = None
-        try:
+        """Yield what has come; raise OSError or InvalidResponse when the connection is lost."""
+        with suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             for _ in range(_READS):
+                self.socket.setblocking(False)  # who takes a reply may send
                 if not (data := self.socket.recv(_RECEIVE)):
                     raise OSError("closed")
-                self._reader.feed(data)
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
-            pass
-        except OSError as error:
-            lost = error
-        while (reply := self._reader.gets()) is not _NOTHING:
-            yield reply
-        if lost is not None:
-            raise lost
+                yield from self._received.feed(data)
 
     def close(self) -> None:
         """Close the connection."""

@@ -12,7 +12,7 @@ import re
 import select
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -168,6 +168,38 @@ class Receiver:
         headers.feed(data, len(data))
 
 
+class UnaskedReplies:
+    """Parses what a server sends unasked, within the limit of its connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, notEnoughData=INCOMPLETE)
+        self._max_bytes: int = connection.max_reply_bytes
+        self._headers = HeaderCheck(self._reader, self._max_bytes)
+        self._size = 0  # of a reply that is not complete
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the replies that have become complete.
+
+        Raises:
+            InvalidResponse: it is no reply, or one that is too large.
+        """
+        self._headers.feed(data, len(data))
+        self._size += len(data)
+        while True:
+            for reply in iter(self._reader.gets, INCOMPLETE):
+                self._size = 0
+                yield reply
+            if not self._headers.suspect:
+                break
+            self._headers.go_on()
+        if self._size > self._max_bytes:
+            raise _too_large(self._max_bytes)
+
+
+def _too_large(limit: int) -> InvalidResponse:
+    return InvalidResponse(f"the replies are larger than {limit:,} bytes (max_reply_bytes)")
+
+
 class ReplyParser:
     """Parses the replies on a connection's socket, within its limits.
 
@@ -210,9 +242,7 @@ class ReplyParser:
                 f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
             )
         if size > self.max_bytes:
-            raise InvalidResponse(
-                f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
-            )
+            raise _too_large(self.max_bytes)
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""

@@ -31,12 +31,12 @@ from shardkit.config.component import (
     shards_key,
 )
 from shardkit.network.connections.redis_private import socket_of
+from shardkit.network.connections.replies import UnaskedReplies
 from shardkit.network.connections.slot_owner import plain
 
 BEAT = 2.0  # seconds between two checks of the server
 _ANSWER = 2.0  # seconds for its answer
 _RECEIVE = 64 * 1024
-_NOTHING = object()
 _OF_COMPONENTS = tuple(make("") for make in (entry_key, shards_key, removed_key, pushed_key))
 _PREFIXES = (*_OF_COMPONENTS, EPOCH_KEY)
 
@@ -48,7 +48,7 @@ class ChangeFeed:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._received = UnaskedReplies(connection)
         try:
             connection.connect()
             command = ["CLIENT", "TRACKING", "ON", "BCAST"]
@@ -87,17 +87,21 @@ class ChangeFeed:
                 continue
             if not data:
                 raise ConnectionError("the config server closed the connection")
-            self._asked = False
-            self._reader.feed(data)
-            while (said := self._reader.gets()) is not _NOTHING:
-                if isinstance(said, hiredis.PushNotification):
-                    keys = said[1] if said[0] == b"invalidate" else []
-                    if keys is None:
-                        changed = None  # FLUSHALL
-                    elif changed is not None:
-                        changed |= {_component(plain(key)) for key in keys}
-                elif said != b"OK":  # to a new name
-                    epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
+            try:
+                for reply in self._received.feed(data):
+                    if isinstance(reply, hiredis.PushNotification):
+                        keys = reply[1] if reply[0] == b"invalidate" else []
+                        if keys is None:
+                            changed = None  # FLUSHALL
+                        elif changed is not None:
+                            changed |= {_component(plain(key)) for key in keys}
+                    elif reply != b"OK":  # to a new name
+                        self._asked = False
+                        epoch = 0 if isinstance(reply, Exception) else epoch_number(reply[0])
+            except (AttributeError, LookupError, TypeError) as error:
+                raise ConnectionError(
+                    f"the config server's reply cannot be used: {error}"
+                ) from None
         if changed or changed is None:
             self._beat = 0.0
         return changed, epoch

@@ -62,41 +62,53 @@ _STREAMS = 100  # of one value: each costs a copy of what is behind it
 _LZMA_BYTES = 1 << 27  # of a decompressor: twice those of xz -9
 
 
-class _ZstdFrames:
-    """The package zstandard, as a decompressor of Python."""
+class _Whole:
+    """A function of a package, as a decompressor of Python."""
 
     unused_data = b""
 
-    def decompress(self, stored: bytes, most: int) -> bytes:
-        zstd = import_module("zstandard").ZstdDecompressor()
-        return bytes(zstd.stream_reader(stored, read_across_frames=True).read(most))
+    def __init__(self, decompress: Callable[[bytes, int], bytes]) -> None:
+        self.decompress = decompress
 
 
-_FORMATS: dict[str, Callable[[Any], Callable[[], Any]]] = {
-    "zlib": lambda module: partial(module.decompressobj, 47),  # gzip's, too
-    "bz2": lambda module: module.BZ2Decompressor,
-    "lz4.frame": lambda module: module.LZ4FrameDecompressor,
-    "lzma": lambda module: partial(module.LZMADecompressor, memlimit=_LZMA_BYTES),
-    "compression.zstd": lambda module: module.ZstdDecompressor,
-    "backports.zstd": lambda module: module.ZstdDecompressor,
-    "zstandard": lambda _: _ZstdFrames,
-}
+def _zstd_frames(stored: bytes, most: int) -> bytes:
+    zstd = import_module("zstandard").ZstdDecompressor()
+    return bytes(zstd.stream_reader(stored, read_across_frames=True).read(most))
+
+
+def _brotli(module: Any) -> _Whole:
+    process = module.Decompressor().process  # bounded from brotli 1.2 on
+    return _Whole(lambda stored, most: process(stored, output_buffer_limit=most))
+
+
+# Those without a mark at their beginning are the last: they read a part of what is none.
+_FORMATS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("zlib", lambda module: module.decompressobj(47)),  # gzip's, too
+    ("bz2", lambda module: module.BZ2Decompressor()),
+    ("lz4.frame", lambda module: module.LZ4FrameDecompressor()),
+    ("lzma", lambda module: module.LZMADecompressor(memlimit=_LZMA_BYTES)),
+    ("compression.zstd", lambda module: module.ZstdDecompressor()),
+    ("backports.zstd", lambda module: module.ZstdDecompressor()),
+    ("zstandard", lambda _: _Whole(_zstd_frames)),
+    ("zlib", lambda module: module.decompressobj(-15)),  # DEFLATE alone
+    *((name, _brotli) for name in ("brotli", "brotlicffi")),
+)
 
 
 @cache
 def _decompressors() -> list[Callable[[], Any]]:
-    decompressors = []
-    for name, decompressor in _FORMATS.items():
+    decompressors: list[Callable[[], Any]] = []
+    for name, decompressor in _FORMATS:
         with suppress(ImportError):
-            decompressors.append(decompressor(import_module(name)))
+            decompressors.append(partial(decompressor, import_module(name)))
     return decompressors
 
 
 def is_bounded(stored: bytes, growth: int) -> bool:
     """Return whether stored bytes may be given to a decompressor without a bound.
 
-    In the formats of zlib, gzip, bzip2, xz, LZMA, LZ4 and zstd they may become ``growth`` times as
-    many, as those of a codec. It costs a decompression.
+    In the formats of zlib, gzip, bzip2, xz, LZMA, LZ4, zstd, Brotli and DEFLATE they may become
+    ``growth`` times as many, as those of a codec. It costs a decompression.
     """
     most = most_inflated(len(stored), growth)
     for make in _decompressors():

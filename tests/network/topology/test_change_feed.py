@@ -112,6 +112,7 @@ def test_a_new_feed_catches_up(fed: Fed) -> None:
 
 class _Plain(redis.Connection):
     is_replaced = False
+    max_reply_bytes = 10**9
 
 
 @pytest.fixture
