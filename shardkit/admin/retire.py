@@ -166,7 +166,7 @@ def delete_data(
         if retirement.config is not None:
             change = Change(kind="retire", name=name, databases=numbered(databases))
             stack.enter_context(taking_part(retirement.config, change))
-            still = partial(_require_unused, retirement, change, timeout, [retirement.epoch])
+            still = partial(_require_unused, retirement, change, timeout)
         users, failed = still_used(component, quiet, timeout)
         if failed:
             server, error = next(iter(failed.items()))
@@ -194,22 +194,20 @@ def delete_data(
     return deleted
 
 
-def _require_unused(
-    retirement: Retirement, change: Change, timeout: float, known: list[int]
-) -> None:
-    """Check that the change is open, and that entries do not name the databases again."""
+def _require_unused(retirement: Retirement, change: Change, timeout: float) -> None:
+    """Check that the change is open, and that entries do not name the databases again.
+
+    Entries that are written by hand count, too: they have no epoch.
+    """
     require_open(retirement.config, change)
-    epoch = read_epoch(retirement.config)
-    if known != [epoch]:
-        others = read_components(retirement.config)
-        if retirement.component.name in others:
-            raise ConfigError(
-                f"component {retirement.component.name!r} has been pushed again: no more keys were "
-                "deleted",
-                "see: shardkit config history",
-            )
+    name, others = retirement.component.name, read_components(retirement.config)
+    if name in others:
+        raise ConfigError(
+            f"component {name!r} has entries again: no more keys were deleted",
+            "see: shardkit config show",
+        )
+    if others != retirement.others:
         _require_own_databases(replace(retirement, others=others), timeout)
-        known[:] = [epoch]
 
 
 def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:

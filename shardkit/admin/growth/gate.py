@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -57,10 +57,10 @@ from shardkit.admin.growth.exchange import (
     connections_to,
     only_reads,
 )
-from shardkit.admin.growth.journal import Lease, Move, essence, wait_until_read
+from shardkit.admin.growth.journal import LEAVE, Lease, Move, essence, wait_until_read
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import LoginOf, connected_to, persist_roles
-from shardkit.errors import GrowthError, counted
+from shardkit.errors import GrowthError, counted, few
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
@@ -197,19 +197,18 @@ def is_permanent(client: Any, move: str) -> bool:
 def lift(
     clients: Clients,
     move: str,
-    value: bytes | None = None,
+    fences: Mapping[Place, bytes | None] | None = None,
     former: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Open databases that a move has closed; with ``value`` those that this attempt closed.
+    """Open databases that a move has closed; with ``fences`` those that still have these.
 
     A fence that cannot be read has overwritten that of the move. Databases that an earlier move had
     closed get the ``former`` fence again.
     """
     own = {
         place: fence
-        for place, fence in fences_of(clients).items()
-        if fence is not None
-        and (fence == value if value is not None else move_of(fence) in (move, ""))
+        for place, fence in (fences_of(clients) if fences is None else fences).items()
+        if fence is not None and move_of(fence) in (move, "")
     }
 
     def opens(at: Place) -> Arguments:
@@ -442,11 +441,9 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
             elif "b" in each["flags"] and now > began + _UNBLOCK:
                 client.client_unblock(int(each["id"]))  # as if it had timed out
         if now > end:
-            names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
             raise GrowthError(
                 f"{counted(len(here), 'connection')} did not leave within "
-                f"{_LEFT * hold:g} s: {', '.join(names[:5])}. The shards "
-                "are where they were",
+                f"{_LEFT * hold:g} s: {named(here)}. The shards are where they were",
                 "check them, close them with --kill, or allow more time with --hold",
             )
         time.sleep(_LOOK)
@@ -454,10 +451,11 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
 
 def wait_for_readers(
     client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
-) -> None:
+) -> str:
     """Wait until readers have left; close those still connected after `patience` seconds.
 
-    With ``all_read`` every connection counts as a reader.
+    With ``all_read`` every connection counts as a reader. Return which clients connect again and
+    again; then this has closed their connections for another `LEAVE` seconds.
     """
     end = time.monotonic() + max(_LOOK, patience)
     while here := [
@@ -466,7 +464,18 @@ def wait_for_readers(
         if time.monotonic() > end:
             for each in here:
                 client.client_kill_filter(_id=each["id"])
+        if time.monotonic() > end + LEAVE:
+            return named(here)
         time.sleep(_LOOK)
+    return ""
+
+
+def named(connections: Iterable[Mapping[str, str]]) -> str:
+    """Return the names of clients, or their addresses without a port."""
+    names = {
+        each["name"] or f"a client at {each['addr'].rpartition(':')[0]}" for each in connections
+    }
+    return few(sorted(names), ", ")
 
 
 def give_up(
@@ -522,10 +531,12 @@ class CopyGate:
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
-        first, *others = clients  # `decide` closes the first one last: if it is open, none has
+        first = next(iter(clients))  # `decide` closes it last: if it is open, none has
+        # Of before: another attempt that begins while this process is stopped has other fences.
+        fences = fences_of(clients)
         if not lift_unless_permanent(clients[first], self._move.id):
             return False
-        lift({place: clients[place] for place in others}, self._move.id)
+        lift(clients, self._move.id, fences)
         return True
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
@@ -538,10 +549,15 @@ class CopyGate:
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
         """Wait until no client reads at the sources: all have read the push of an epoch."""
-        at_once(
+        again = at_once(
             lambda own: wait_for_readers(next(iter(own.values())), own, patience),
             by_server(clients).values(),
         )
+        if any(again):
+            raise GrowthError(
+                f"{' and '.join(filter(None, again))} read at the source again and again",
+                "stop them, and resume the move",
+            )
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -554,7 +570,7 @@ class CopyGate:
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """Open what this attempt has closed."""
-        lift(clients, self._move.id, value)
+        lift(clients, self._move.id, dict.fromkeys(clients, value))
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""
