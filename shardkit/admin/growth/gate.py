@@ -136,6 +136,15 @@ def record_in(value: bytes | None) -> dict[str, Any]:
     return {}
 
 
+def as_emptied(fence: bytes) -> bytes:
+    """Return a fence whose record says that the database was emptied."""
+    if record := record_in(fence):
+        return json.dumps(
+            {**parse_json(fence), "record": {**record, "emptied": True}}, sort_keys=True
+        ).encode()
+    return fence
+
+
 def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
     """Set the fence of this attempt at targets.
 

@@ -438,7 +438,7 @@ class ShardMover(Mover):
                         "abort it, or delete them if nothing needs them",
                     )
                 if fence is not None:
-                    move.fences[str(place)] = fence.decode(errors="replace")
+                    move.fences[str(place)] = gate.as_emptied(fence).decode(errors="replace")
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
@@ -467,7 +467,7 @@ class ShardMover(Mover):
         """Keep other attempts from writing and deciding; return False if one has decided."""
         if self._new:
             self._new_gate.enter(self._new, self._attempt)
-        if not self._old_gate.take_back(self._old):
+        if self._old and not self._old_gate.take_back(self._old):
             return False
         self._held(None)
         return True
@@ -970,7 +970,7 @@ class ShardMover(Mover):
                 self._new = {at: self._new[at] for at in own}
             elif not self._has_fence(self._new):
                 self._new = {}
-            if move.phase != "begun" or (self._old and not self._take_over()):
+            if move.phase != "begun" or not self._take_over():
                 raise GrowthError(
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",

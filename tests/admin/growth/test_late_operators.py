@@ -12,7 +12,7 @@ import redis
 from arranged import before_sending
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, replication, small, still_there, strays
-from moments import Killed, before, killed_at
+from moments import Killed, before, end_changes, killed_at, open_changes
 from test_looks_again import call, faces
 from test_servers_that_come_back import write_by_old_entries
 
@@ -226,9 +226,7 @@ def test_a_program_that_connects_again_and_again_does_not_keep_a_move_open(
 
 
 @faces
-def test_a_library_of_functions_that_is_loaded_during_a_move_moves(
-    fleet: Fleet, face: str
-) -> None:
+def test_a_library_of_functions_that_is_loaded_during_a_move_moves(fleet: Fleet, face: str) -> None:
     small(fleet)
     code = "#!lua name=late\nredis.register_function('late', function() return 7 end)"
 
@@ -243,3 +241,68 @@ def test_a_library_of_functions_that_is_loaded_during_a_move_moves(
     assert still_there(fleet)
     with fleet.servers[0].client(db=2) as client:
         assert strays(client) == []
+
+
+@faces
+def test_a_move_is_not_said_to_have_ended_before_its_server_is_replaced(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    with killed_at("server: wait until left"):
+        fleet.move_server()
+    fleet.servers[1].kill()
+    with killed_at("failover: push entries"):
+        call(face, "end_change", fleet.config, fleet.name(0), lost=True)
+    fleet.config.delete(LEASE)
+    assert call(face, "end_change", fleet.config, fleet.name(0), lost=True).phase == "aborted"
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/${{NUMBER}}", "redis://${{HOST}}:{}/1"])
+def test_a_database_that_an_entry_names_by_a_reference_is_neither_left_nor_filled(
+    fleet: Fleet, face: str, kind: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setenv("NUMBER", "1")
+    monkeypatch.setenv("HOST", "127.0.0.1")
+    hidden = {"entry": {"url": url.format(fleet.servers[0].port)}}
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}, "other": hidden}, force=True)
+    if kind == "move":
+        plan = call(face, "plan_move", fleet.config, ["users:0"], fleet.name(1))
+    else:
+        plan = call(face, "plan_split", fleet.config, "users", shards=3, over=[fleet.name(1)])
+    said = f"config:redis:other leads to {fleet.name(0)} by a socket, Sentinels or a reference"
+    assert any(said in problem for problem in plan.problems)
+    shards = [fleet.at(1, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}, "other": hidden}, force=True)
+    back = call(face, "plan_split", fleet.config, "users", shards=3, over=[fleet.name(0)])
+    assert any(said in problem for problem in back.problems) or f"{fleet.name(0)}/1" not in (
+        back.targets
+    )
+
+
+@faces
+def test_clients_are_not_led_back_to_what_an_aborted_reversal_has_emptied(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    with killed_at("keep up to date"):
+        call(
+            face, "start_move", fleet.config, ["users:1"], fleet.name(1), hold=PATIENT, keep=True
+        )
+    for change in open_changes(fleet.config):
+        end_changes(fleet.config, change.owner)
+    fleet.config.delete(LEASE)
+    with killed_at("compare"):
+        call(face, "reverse_move", fleet.config, "users:1", hold=PATIENT)
+    fleet.config.delete(LEASE)
+    call(face, "abort_move", fleet.config, "users:1")
+    assert still_there(fleet)
+    with fleet.servers[1].client(db=2) as client:
+        client.flushdb()
+    with pytest.raises(GrowthError, match="has been emptied, perhaps in part"):
+        call(face, "end_change", fleet.config, "users:1", lost=True)
