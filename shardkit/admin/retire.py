@@ -20,7 +20,12 @@ from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part, working_on
 from shardkit.admin.pushes import push
-from shardkit.admin.servers import connected_clients, entries_of, identify_databases
+from shardkit.admin.servers import (
+    connected_clients,
+    entries_of,
+    execute_unless_changed,
+    identify_databases,
+)
 from shardkit.config.component import Component, entry_key, whole_component_of
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
@@ -212,27 +217,28 @@ def _require_unused(retirement: Retirement, change: Change, timeout: float) -> N
 
 def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:
     """Delete keys, unless a move has begun to fill the database, however late this arrives."""
-    is_cluster = isinstance(client, redis.RedisCluster)
-    with client.pipeline(transaction=not is_cluster) as pipe:
-        if not is_cluster:
-            pipe.watch(FENCE_KEY)
+    if isinstance(client, redis.RedisCluster):
         still()
-        if not is_cluster:
-            if pipe.exists(FENCE_KEY):
-                raise GrowthError(
-                    f"{FENCE_KEY} closes the database: a move has left or is filling it",
-                    "see: shardkit changes repair --dry-run",
-                )
-            pipe.multi()
-        for key in page:  # one by one, as a cluster's keys are on different nodes
-            pipe.unlink(key)
-        try:
-            return sum(pipe.execute())
-        except redis.WatchError:
+        with client.pipeline(transaction=False) as nodes:  # type: ignore[no-untyped-call]
+            for key in page:
+                nodes.unlink(key)
+            return sum(nodes.execute())
+
+    def look(database: Any) -> None:
+        still()
+        if database.exists(FENCE_KEY):
             raise GrowthError(
-                "the database is being filled by a move, and nothing more was deleted",
-                "see: shardkit changes",
-            ) from None
+                f"{FENCE_KEY} closes the database: a move has left or is filling it",
+                "see: shardkit changes repair --dry-run",
+            )
+
+    replies = execute_unless_changed(client, FENCE_KEY, look, ("UNLINK", *page))
+    if replies is None:
+        raise GrowthError(
+            "the database is being filled by a move, and nothing more was deleted",
+            "see: shardkit changes",
+        )
+    return int(replies[0])
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:

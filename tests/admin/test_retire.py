@@ -150,7 +150,11 @@ def test_databases_that_are_pushed_again_meanwhile_keep_the_rest(
 
     with own_server.client(db=1) as old:
         old.mset({f"k{n}": n for n in range(1200)})
-        said = r"has entries again: no more keys" if name == "old" else r"shares a database with .*newer"
+        said = (
+            r"has entries again: no more keys"
+            if name == "old"
+            else r"shares a database with .*newer"
+        )
         with pytest.raises(ConfigError, match=said):
             delete_data(retirement, quiet=0, progress=again)
         assert len(old.keys("k*")) == 1200 - pushed[0] > 0
@@ -174,6 +178,7 @@ def test_any_named_node_of_a_cluster_keeps_the_data(
         retirement = retired(config, nodes[0], nodes[1])
         with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
             delete_data(retirement, quiet=0)
+        config.delete("config:redis:new")
         alone = replace(retirement, others={})
         with pytest.raises(ConfigError, match="is still used, so nothing was deleted: key k"):
             delete_data(alone, quiet=LONG)

@@ -163,30 +163,25 @@ def fail_over(
             assert target is not None
             new = _roles([target], login).get(target)
             if new is not None and new.is_master:
-                connect(target)
-                return Takeover(
-                    *(shards, source, target, True, None),
-                    epoch=push_relocation(
-                        leased, source, target, same, keep_source=True, message=message
-                    ),
-                )
-            if not (force and wanted in (None, source)):
+                successor = target
+            elif not (force and wanted in (None, source)):
                 raise GrowthError(
                     f"{source} is a replica of {target}, which does not take writes",
                     f"start that one. If it is gone for good: shardkit failover {name} --force has "
                     f"{source} take writes, without those that only {target} had",
                 )
-            source, wanted, role = target, source, None
-        if successor and role and not force and master.info("keyspace"):
+            else:
+                source, wanted, role = target, source, None
+        if successor and role and role.is_master and not force and master.info("keyspace"):
             raise GrowthError(
                 f"{source} is back and takes writes, though a failover has promoted {successor} "
                 "and was killed before its push: each may have writes that the other lacks",
                 f"keep those of {successor}: --force. Or keep {source}, which entries name: have "
                 f"{successor} follow it (REPLICAOF)",
             )
-        if successor is not None:  # after a crash, by a process that was killed before the push
-            role, held, behind = None, None, 0
-            target = successor
+        if successor is not None:  # by a process that was killed before the push
+            target, held, behind = successor, None, 0
+            role = None if role is None or role.is_master else role  # handed over, or after a crash
             connect(target)
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]

@@ -60,12 +60,12 @@ from shardkit.admin.growth.exchange import (
 from shardkit.admin.growth.journal import LEAVE, Lease, Move, essence, wait_until_read
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import LoginOf, connected_to, persist_roles
+from shardkit.admin.servers import execute_unless_changed
 from shardkit.errors import GrowthError, counted, few
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
 from shardkit.operations.arguments import parse_json
-from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
 Writes: TypeAlias = Mapping[Place, Commands]
@@ -153,14 +153,11 @@ def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) ->
     """
 
     def mark(client: Any) -> None:
-        while True:
-            with client.pipeline(transaction=True) as pipe, suppress(WatchError):
-                pipe.watch(fence_key(client))
-                require_lease()
-                pipe.multi()
-                pipe.set(fence_key(client), value)
-                pipe.execute()
-                return
+        key = fence_key(client)
+        while not execute_unless_changed(
+            client, key, lambda _: require_lease(), ("SET", key, value)
+        ):
+            pass
 
     each_of(mark, clients)
 
@@ -403,19 +400,9 @@ def force_setting(client: Any, number: str) -> None:
 
 def set_if_marked(client: Any, value: bytes, number: str) -> bool:
     """Set what closes or opens a master, if it still has the mark of this attempt."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        if pipe.get(fence_key(client)) != value:
-            return False
-        pipe.multi()
-        pipe.config_set(_SETTING, number)
-        try:
-            pipe.execute()
-        except WatchError as error:
-            if behind_watch(error) is not error:
-                raise
-            return False
-        return True
+    key = fence_key(client)
+    setting = ("CONFIG SET", _SETTING, number)
+    return bool(execute_unless_changed(client, key, lambda pipe: pipe.get(key) == value, setting))
 
 
 _LEFT = 0.5  # the part of the hold by which writers have left

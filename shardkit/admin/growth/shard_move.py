@@ -172,7 +172,8 @@ class ShardMover(Mover):
                 self._follow_databases()
             if move.phase == "done":
                 return
-            if move.phase == "begun" and self._has_decided():
+            # A mover may have decided, and was killed before it could note that.
+            if move.phase == "begun" and not self._old_gate.is_cluster and self._is_decided():
                 self._reached("fenced")
             if move.phase == "fenced" and self._is_open_elsewhere():
                 self._go_home("begun")
@@ -253,10 +254,6 @@ class ShardMover(Mover):
 
     def _command(self, verb: str) -> str:
         return f"shardkit move {verb} {self._move.name}"
-
-    def _has_decided(self) -> bool:
-        """Whether a mover has decided, and was killed before it could note that."""
-        return not self._old_gate.is_cluster and self._old_gate.is_closed(self._old)
 
     def _has_fence(self, clients: Clients) -> bool:
         """Whether some databases have a fence of this move."""
