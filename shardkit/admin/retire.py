@@ -217,12 +217,6 @@ def _require_unused(retirement: Retirement, change: Change, timeout: float) -> N
 
 def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:
     """Delete keys, unless a move has begun to fill the database, however late this arrives."""
-    if isinstance(client, redis.RedisCluster):
-        still()
-        with client.pipeline(transaction=False) as nodes:  # type: ignore[no-untyped-call]
-            for key in page:
-                nodes.unlink(key)
-            return sum(nodes.execute())
 
     def look(database: Any) -> None:
         still()
@@ -232,13 +226,15 @@ def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> in
                 "see: shardkit changes repair --dry-run",
             )
 
-    replies = execute_unless_changed(client, FENCE_KEY, look, ("UNLINK", *page))
+    # One by one, as a cluster's keys are on different nodes.
+    unlinks = (("UNLINK", key) for key in page)
+    replies = execute_unless_changed(client, FENCE_KEY, look, *unlinks)
     if replies is None:
         raise GrowthError(
             "the database is being filled by a move, and nothing more was deleted",
             "see: shardkit changes",
         )
-    return int(replies[0])
+    return sum(replies)
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:

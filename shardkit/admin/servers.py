@@ -185,13 +185,17 @@ def execute_unless_changed(
 ) -> list[Any] | None:
     """Execute commands, unless a key has changed since ``look``; return the replies, None if so.
 
-    ``look`` is called with a client of the database. If it returns False, nothing is executed.
+    ``look`` is called with a client of the database. If it returns False, nothing is executed. A
+    cluster has no such transaction: there, the key may change after the look.
     """
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(key)
-        if look(pipe) is False:
+    is_one = not isinstance(client, redis.RedisCluster)
+    with client.pipeline(transaction=is_one) as pipe:
+        if is_one:
+            pipe.watch(key)
+        if look(pipe if is_one else client) is False:
             return None
-        pipe.multi()
+        if is_one:
+            pipe.multi()
         for command in commands:
             pipe.execute_command(*command)
         try:
