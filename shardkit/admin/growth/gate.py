@@ -527,12 +527,13 @@ class CopyGate:
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
-        first = next(iter(clients))  # `decide` closes it last: if it is open, none has
+        first, *others = clients  # `decide` closes the first one last: if it is open, none has
+        rest = {place: clients[place] for place in others}
         # Of before: another attempt that begins while this process is stopped has other fences.
-        fences = fences_of(clients)
+        fences = fences_of(rest)
         if not lift_unless_permanent(clients[first], self._move.id):
             return False
-        lift(clients, self._move.id, fences)
+        lift(rest, self._move.id, fences)
         return True
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:

@@ -414,7 +414,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
-        for name, entry in relocation.entries_in(read_components(self._config)).items():
+        for name, entry in relocation.entries_in(self._components).items():
             if at := place_in(entry, self._rule.targets, self._same):
                 raise GrowthError(
                     f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
