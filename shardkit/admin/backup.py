@@ -18,9 +18,9 @@ import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from shardkit.admin.changes import RESTLESS, explaining, open_changes, working_o
 from shardkit.admin.growth.exchange import OWN_KEYS, Slices
 from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
-from shardkit.admin.servers import entries_of, identify_databases
+from shardkit.admin.servers import entries_of, execute_unless_changed, identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json, open_regular, read_regular, write_private
 from shardkit.config.fields import is_text
@@ -536,10 +536,9 @@ def restore(
                     ):
                         there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
                         try:
-                            under = partial(_under, target, shard, mark, still)
-                            with under(first=True) as pipe:
-                                pipe.set(_MARK, mark, ex=_MARKED)
-                            copied = _copy(origin_client, target, shard, under, report)
+                            write = partial(_write_under, target, shard, mark, still)
+                            write(("SET", _MARK, mark, "EX", _MARKED), first=True)
+                            copied = _copy(origin_client, target, shard, write, report)
                         except (RedisError, OSError) as error:
                             lost = behind_watch(error)
                             server = server_in(lost).replace(" ", ": ")
@@ -560,8 +559,7 @@ def restore(
         for shard in found:
             with client_of(targets[shard], timeout) as target:
                 if target.get(_MARK):  # components may share a database
-                    with _under(target, shard, mark, still) as pipe:
-                        pipe.delete(_MARK)
+                    _write_under(target, shard, mark, still, ("DEL", _MARK))
         return found
 
 
@@ -723,46 +721,38 @@ def _require_empty(targets: Mapping[str, dict[str, Any]], mark: str, timeout: fl
             raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
 
 
-@contextmanager
-def _under(
-    target: Any, shard: str, mark: bytes, still: Callable[[], None], first: bool = False
-) -> Iterator[Any]:
-    """Execute what a block adds to a pipeline, if a database has the mark of this attempt then.
+def _write_under(
+    target: Any,
+    shard: str,
+    mark: bytes,
+    still: Callable[[], None],
+    *commands: Sequence[Any],
+    first: bool = False,
+) -> None:
+    """Execute commands in a database, if it has the mark of this attempt then.
 
     At ``first`` it may have none, or that of an attempt before. So a process that was stopped
     writes nothing once another one has restored, and clients write.
-    A cluster has no such transaction; there the mark is looked at before.
     """
-    is_one = not isinstance(target, redis.RedisCluster)
-    with target.pipeline(transaction=is_one) as pipe:
-        if is_one:
-            pipe.watch(_MARK)
+
+    def look(database: Any) -> bool:
         still()
-        found = (pipe if is_one else target).get(_MARK)
-        has_mark = found == mark or (first and (found or mark).split()[:1] == mark.split()[:1])
-        if is_one:
-            pipe.multi()
-        try:
-            if has_mark:
-                yield pipe
-                pipe.execute()
-        except redis.WatchError as error:
-            if behind_watch(error) is not error:
-                raise
-            has_mark = False
-        if not has_mark:
-            raise ConfigError(
-                f"{shard} has lost the mark of this process: another process has restored the "
-                "backup, or the server evicted the mark",
-                f"see: shardkit changes. If no other process has, {_MORE_MEMORY}, {_AGAIN_THEN}",
-            )
+        found = database.get(_MARK)
+        return found == mark or (first and (found or mark).split()[:1] == mark.split()[:1])
+
+    if execute_unless_changed(target, _MARK, look, *commands) is None:
+        raise ConfigError(
+            f"{shard} has lost the mark of this process: another process has restored the "
+            "backup, or the server evicted the mark",
+            f"see: shardkit changes. If no other process has, {_MORE_MEMORY}, {_AGAIN_THEN}",
+        )
 
 
 def _copy(
     source: Any,
     target: Any,
     shard: str,
-    under: Callable[[], AbstractContextManager[Any]],
+    write: Callable[..., object],
     progress: Callable[[int], object],
 ) -> Counter[float]:
     """Copy all keys that are not configuration; return how many end in which minute since 1970."""
@@ -790,11 +780,13 @@ def _copy(
         ]
         for part in slices.of(found):
             try:
-                with under() as sent:
-                    for key, value, expires in part:
-                        ttl = max(0, expires)
-                        sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
-                        ends[ttl // 60_000 if ttl else math.inf] += 1
+                write(
+                    *(
+                        ("RESTORE", key, max(0, at), value, "REPLACE", *(("ABSTTL",) * (at > 0)))
+                        for key, value, at in part
+                    )
+                )
+                ends.update(at // 60_000 if at > 0 else math.inf for _, _, at in part)
             except ResponseError as error:
                 number, text = failed_command(error)
                 refused = part[max(0, number - 1)][0].decode(errors="backslashreplace")

@@ -20,7 +20,12 @@ from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part, working_on
 from shardkit.admin.pushes import push
-from shardkit.admin.servers import connected_clients, entries_of, identify_databases
+from shardkit.admin.servers import (
+    connected_clients,
+    entries_of,
+    execute_unless_changed,
+    identify_databases,
+)
 from shardkit.config.component import Component, entry_key, whole_component_of
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
@@ -166,7 +171,7 @@ def delete_data(
         if retirement.config is not None:
             change = Change(kind="retire", name=name, databases=numbered(databases))
             stack.enter_context(taking_part(retirement.config, change))
-            still = partial(_require_unused, retirement, change, timeout, [retirement.epoch])
+            still = partial(_require_unused, retirement, change, timeout)
         users, failed = still_used(component, quiet, timeout)
         if failed:
             server, error = next(iter(failed.items()))
@@ -194,47 +199,42 @@ def delete_data(
     return deleted
 
 
-def _require_unused(
-    retirement: Retirement, change: Change, timeout: float, known: list[int]
-) -> None:
-    """Check that the change is open, and that entries do not name the databases again."""
+def _require_unused(retirement: Retirement, change: Change, timeout: float) -> None:
+    """Check that the change is open, and that entries do not name the databases again.
+
+    Entries that are written by hand count, too: they have no epoch.
+    """
     require_open(retirement.config, change)
-    epoch = read_epoch(retirement.config)
-    if known != [epoch]:
-        others = read_components(retirement.config)
-        if retirement.component.name in others:
-            raise ConfigError(
-                f"component {retirement.component.name!r} has been pushed again: no more keys were "
-                "deleted",
-                "see: shardkit config history",
-            )
+    name, others = retirement.component.name, read_components(retirement.config)
+    if name in others:
+        raise ConfigError(
+            f"component {name!r} has entries again: no more keys were deleted",
+            "see: shardkit config show",
+        )
+    if others != retirement.others:
         _require_own_databases(replace(retirement, others=others), timeout)
-        known[:] = [epoch]
 
 
 def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:
     """Delete keys, unless a move has begun to fill the database, however late this arrives."""
-    is_cluster = isinstance(client, redis.RedisCluster)
-    with client.pipeline(transaction=not is_cluster) as pipe:
-        if not is_cluster:
-            pipe.watch(FENCE_KEY)
+
+    def look(database: Any) -> None:
         still()
-        if not is_cluster:
-            if pipe.exists(FENCE_KEY):
-                raise GrowthError(
-                    f"{FENCE_KEY} closes the database: a move has left or is filling it",
-                    "see: shardkit changes repair --dry-run",
-                )
-            pipe.multi()
-        for key in page:  # one by one, as a cluster's keys are on different nodes
-            pipe.unlink(key)
-        try:
-            return sum(pipe.execute())
-        except redis.WatchError:
+        if database.exists(FENCE_KEY):
             raise GrowthError(
-                "the database is being filled by a move, and nothing more was deleted",
-                "see: shardkit changes",
-            ) from None
+                f"{FENCE_KEY} closes the database: a move has left or is filling it",
+                "see: shardkit changes repair --dry-run",
+            )
+
+    # One by one, as a cluster's keys are on different nodes.
+    unlinks = (("UNLINK", key) for key in page)
+    replies = execute_unless_changed(client, FENCE_KEY, look, *unlinks)
+    if replies is None:
+        raise GrowthError(
+            "the database is being filled by a move, and nothing more was deleted",
+            "see: shardkit changes",
+        )
+    return sum(replies)
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:

@@ -23,6 +23,7 @@ from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, qu
 from shardkit.network.survey import Login, logins_of, server_of, targets_of
 from shardkit.operations.arguments import Seconds, check_integer, check_seconds
 from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import behind_watch
 
 T = TypeVar("T")
 
@@ -177,6 +178,33 @@ def execute(
 
                 queries[str(where)] = ask
     return query_all(queries, timeout)
+
+
+def execute_unless_changed(
+    client: Any, key: str, look: Callable[[Any], object], *commands: Sequence[Any]
+) -> list[Any] | None:
+    """Execute commands, unless a key has changed since ``look``; return the replies, None if so.
+
+    ``look`` is called with a client of the database. If it returns False, nothing is executed. A
+    cluster has no such transaction: there, the key may change after the look.
+    """
+    is_one = not isinstance(client, redis.RedisCluster)
+    with client.pipeline(transaction=is_one) as pipe:
+        if is_one:
+            pipe.watch(key)
+        if look(pipe if is_one else client) is False:
+            return None
+        if is_one:
+            pipe.multi()
+        for command in commands:
+            pipe.execute_command(*command)
+        try:
+            replies: list[Any] = pipe.execute()
+        except redis.WatchError as error:
+            if behind_watch(error) is not error:
+                raise
+            return None
+        return replies
 
 
 @contextmanager

@@ -494,7 +494,7 @@ def leave_out(own_server: LocalServer, tmp_path: Path) -> None:
 
 
 def unmarked(target: redis.Redis) -> Any:
-    return partial(backups._under, target, "one", b"mark", lambda: None, first=True)
+    return partial(backups._write_under, target, "one", b"mark", lambda: None, first=True)
 
 
 def test_a_server_that_cannot_read_a_backup_says_so(

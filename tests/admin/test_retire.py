@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -131,9 +132,10 @@ def test_data_of_another_component_is_kept(own_server: LocalServer, config: redi
         assert delete_data(retirement, quiet=0) == 1
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("name", ["old", "newer"])
 def test_databases_that_are_pushed_again_meanwhile_keep_the_rest(
-    own_server: LocalServer, config: redis.Redis, name: str
+    own_server: LocalServer, config: redis.Redis, name: str, by_hand: bool
 ) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     pushed: list[int] = []
@@ -141,11 +143,18 @@ def test_databases_that_are_pushed_again_meanwhile_keep_the_rest(
     def again(deleted: int) -> None:
         if not pushed:
             pushed.append(deleted)
-            push(config, map_of(**{name: {"entry": at(own_server, 1)}}), force=[name])
+            if by_hand:
+                config.set(f"config:redis:{name}", json.dumps(at(own_server, 1)))
+            else:
+                push(config, map_of(**{name: {"entry": at(own_server, 1)}}), force=[name])
 
     with own_server.client(db=1) as old:
         old.mset({f"k{n}": n for n in range(1200)})
-        said = r"pushed again: no more keys" if name == "old" else r"shares a database with .*newer"
+        said = (
+            r"has entries again: no more keys"
+            if name == "old"
+            else r"shares a database with .*newer"
+        )
         with pytest.raises(ConfigError, match=said):
             delete_data(retirement, quiet=0, progress=again)
         assert len(old.keys("k*")) == 1200 - pushed[0] > 0
@@ -169,6 +178,7 @@ def test_any_named_node_of_a_cluster_keeps_the_data(
         retirement = retired(config, nodes[0], nodes[1])
         with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
             delete_data(retirement, quiet=0)
+        config.delete("config:redis:new")
         alone = replace(retirement, others={})
         with pytest.raises(ConfigError, match="is still used, so nothing was deleted: key k"):
             delete_data(alone, quiet=LONG)

@@ -347,8 +347,12 @@ d:1 could not be told to follow it: timed out
 4,096 bytes of writes are on other replicas only
 a.internal:6379 will be fenced when it is back: shardkit failover --guard SECONDS
 """),
-    ("failover --guard 0", {"apply_fences": [Fence(OLD, NEW, applied=True)]}, 0, """
-a.internal:6379 is back, and a replica of b.internal:6379
+    ("failover --guard 0", {"apply_fences": [
+        Fence(OLD, NEW, applied=True, state="a replica of b.internal:6379"),
+        Fence(OLD, NEW, state="it refuses the users of all entries"),
+    ]}, 0, """
+a.internal:6379 is back: a replica of b.internal:6379
+a.internal:6379 is not fenced: it refuses the users of all entries
 """),
     (f"replicas attach {NEW} --to users:1", {"attach_replica": NAMED}, 0, """
 b.internal:6379 follows a.internal:6379; entries name it since epoch 4

@@ -178,13 +178,18 @@ def test_data_is_kept_in_a_directory_and_not_stranded_by_another_map(
     assert line.endswith("start with another --data-dir, or with --no-push and push with --force")
 
 
-def test_a_map_from_before_a_move_is_not_pushed(up: Callable[..., Running], tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_lost", [False, True])
+def test_a_map_from_before_a_move_is_not_pushed(
+    up: Callable[..., Running], tmp_path: Path, are_lost: bool
+) -> None:
     data = str(tmp_path / "data")
     running = up(MAP, "--data-dir", data)
     with shardkit.connect(running.told["config"]) as kit:
         b = kit.component("unique").shards[3].address.rpartition("/")[0]
         config = redis.Redis.from_url(running.told["config"])
         assert start_move(config, ["unique:0"], b, hold=3 * PATIENCE).phase == "done"
+        if are_lost:
+            config.flushall()
         config.close()
     running.end(signal.SIGTERM)
     path = tmp_path / "map.yaml"

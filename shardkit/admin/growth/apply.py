@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
@@ -33,7 +34,6 @@ from shardkit.admin.growth.attachment import attach_replica, detach_replica, obs
 from shardkit.admin.growth.exchange import free_databases
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move import (
-    Planned,
     planned_move,
     planned_split,
     resume_move,
@@ -133,8 +133,8 @@ def plan_apply(
     try:
         for step, before, state, work in find.chain(now):
             plan = None
-            if work.planned is not None:
-                plan = _with_loads(work.planned(before, hold, offline, vacated)[1], filled)
+            if step.kind in _MOVING:
+                plan = _with_loads(work(before, hold, offline, vacated)[1], filled)
                 problems += [f"{step}: {each}" for each in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
@@ -207,7 +207,10 @@ def apply_map(
                 )
             require_open(config, change)
             tell(f"step {len(done) + 1} of {max(len(plan.steps), len(done) + 1)}: {step}")
-            work.run(change.id, options)
+            if step.kind in _MOVING:
+                started(config, work, change.id, **options)
+            else:
+                work(within=change.id)
             note(step)
             find.epoch, now = read_epoch(config), read_components(config, shard_map.components)
         change.phase = "done"
@@ -270,14 +273,9 @@ def _resumed(move: Move) -> ApplyStep:
     return ApplyStep("resume", (move.name,), move.source, move.target, tuple(move.targets), back)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What carries out a step, as one of a change with some id, and what plans it."""
-
-    run: Callable[[str, MoveOptions], object]
-    planned: Planned | None = None
-
-
+_MOVING = ("move", "split", "merge")
+_Work: TypeAlias = Callable[..., Any]
+"""Plans a move, as `Planned`; of other steps, carries them out ``within`` the change of an id."""
 _Found: TypeAlias = tuple[ApplyStep, Components, _Work] | None
 """A step, the components that change by it, and its work; None if nothing is left to do."""
 
@@ -458,12 +456,7 @@ class _Steps:
         step = ApplyStep("move", shards, str(source), str(target), places, back)
 
         planned = planned_move(self._config, shards, str(target), numbers)
-        return step, relocation.moved(state, ways, self._same), self._work(planned)
-
-    def _work(self, planned: Planned) -> _Work:
-        return _Work(
-            lambda within, options: started(self._config, planned, within, **options), planned
-        )
+        return step, relocation.moved(state, ways, self._same), planned
 
     # ---- splits and merges
 
@@ -479,7 +472,7 @@ class _Steps:
         step = ApplyStep(kind, (now.name,), move.source, move.target, places, back)
 
         planned = planned_split(self._config, lambda _: move)
-        return step, rule_of(move).changed(state, self._same), self._work(planned)
+        return step, rule_of(move).changed(state, self._same), planned
 
     def _new_split(self, state: Components, now: Component, wanted: Component) -> Move:
         if wanted.entry is not None and wanted.entry.is_cluster:
@@ -526,7 +519,7 @@ class _Steps:
         master, replica = gone[0]
         back = f"shardkit replicas attach {replica} --to {master}, once it is empty"
         step = ApplyStep("detach", (str(replica),), str(master), back=back)
-        work = _Work(lambda at, _: detach_replica(self._config, str(replica), within=at))
+        work = partial(detach_replica, self._config, str(replica))
         return step, relocation.without_replica(state, replica, self._same), work
 
     def _attached(self, state: Components) -> _Found:
@@ -546,27 +539,29 @@ class _Steps:
             target=str(master),
             back=f"shardkit replicas detach {replica}",
         )
-        work = _Work(
-            lambda at, _: attach_replica(self._config, str(replica), str(master), within=at)
-        )
+        work = partial(attach_replica, self._config, str(replica), str(master))
         return step, relocation.with_replica(state, master, replica, self._same), work
 
     def _retired(self, state: Components) -> _Found:
         gone = sorted(state.keys() - self._wanted.keys()) if self._prune else []
         if not gone:
             return None
-        text = f"apply {self._map.source}"
-        work = _Work(
-            lambda at, _: remove(self._config, last_known(self._config, gone[0]), text, at)
-        )
+
+        def work(within: str) -> None:
+            text = f"apply {self._map.source}"
+            remove(self._config, last_known(self._config, gone[0]), text, within)
+
         return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
     def _pushed(self, state: Components) -> _Found:
         new = {n: each for n, each in self._wanted.items() if not each.same_as(state.get(n))}
         if not new:
             return None
-        text, wanted = f"apply {self._map.source}", replace(self._map, epoch=None)
-        work = _Work(lambda *_: push(self._config, wanted, message=text, epoch=self.epoch))
+
+        def work(within: str) -> None:
+            text, wanted = f"apply {self._map.source}", replace(self._map, epoch=None)
+            push(self._config, wanted, message=text, epoch=self.epoch)
+
         return ApplyStep("push", tuple(sorted(new)), back=_ROLLBACK), new, work
 
     def obstacles(

@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from operator import eq
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.changes import Change, explaining, taking_part
@@ -49,7 +49,6 @@ from shardkit.admin.growth.journal import (
     Fence,
     Lease,
     lease,
-    note_fence,
     pending_fences,
     push_relocation,
     read_all,
@@ -69,6 +68,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
+from shardkit.network.connections.credentials import login_in
 from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.arguments import Seconds, check_seconds
@@ -96,9 +96,10 @@ def fail_over(
             clusters do it themselves.
         to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
             choose it because it has the best ``replica-priority`` during the failover.
-        force: also replace a master that may be alive although INFO fails; the writes that it still
-            acknowledges are lost. After a crash, also take a replica whose link had been down for
-            more than 30 s; or one that is a master already, if ``to`` names it.
+        force: also replace a master that may be alive although INFO fails, or that came back after
+            a killed failover had promoted another; the writes that it still acknowledges are lost.
+            After a crash, also take a replica whose link had been down for more than 30 s; or one
+            that is a master already, if ``to`` names it.
         hold: how long writers may wait, in seconds; of a planned failover.
 
     Raises:
@@ -162,23 +163,25 @@ def fail_over(
             assert target is not None
             new = _roles([target], login).get(target)
             if new is not None and new.is_master:
-                connect(target)
-                return Takeover(
-                    *(shards, source, target, True, None),
-                    epoch=push_relocation(
-                        leased, source, target, same, keep_source=True, message=message
-                    ),
-                )
-            if not (force and wanted in (None, source)):
+                successor = target
+            elif not (force and wanted in (None, source)):
                 raise GrowthError(
                     f"{source} is a replica of {target}, which does not take writes",
                     f"start that one. If it is gone for good: shardkit failover {name} --force has "
                     f"{source} take writes, without those that only {target} had",
                 )
-            source, wanted, role = target, source, None
-        if successor is not None:  # after a crash, by a process that was killed before the push
-            role, held, behind = None, None, 0
-            target = successor
+            else:
+                source, wanted, role = target, source, None
+        if successor and role and role.is_master and not force and master.info("keyspace"):
+            raise GrowthError(
+                f"{source} is back and takes writes, though a failover has promoted {successor} "
+                "and was killed before its push: each may have writes that the other lacks",
+                f"keep those of {successor}: --force. Or keep {source}, which entries name: have "
+                f"{successor} follow it (REPLICAOF)",
+            )
+        if successor is not None:  # by a process that was killed before the push
+            target, held, behind = successor, None, 0
+            role = None if role is None or role.is_master else role  # handed over, or after a crash
             connect(target)
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
@@ -222,7 +225,7 @@ def fail_over(
                     "leave out --to, or name another one",
                 )
             servers.take_writes_alone(replica, config, target)
-            note_fence(config, Fence(source, target))
+            leased.note_fence(Fence(source, target))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
             servers.persist_roles(replica)
@@ -447,14 +450,13 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
             done[source] = replace(done[source], applied=True)  # by another process
         lost: list[GrowthError] = []
         for fence in pending:
-            applied = False
+            done[fence.source] = fence
             try:
-                applied = _apply(config, fence, components, same)
+                done[fence.source] = _applied(config, fence, components, same)
             except GrowthError as error:  # the others can be fenced
                 lost.append(error)
-            if applied:
+            if done[fence.source].applied:
                 config.hdel(FENCES_KEY, str(fence.source))
-            done[fence.source] = replace(fence, applied=applied)
         away = sum(not fence.applied for fence in done.values()) - len(lost)
         if not away or time.monotonic() >= end:
             if lost:
@@ -463,17 +465,20 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
         time.sleep(4 * STEP)
 
 
-def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same: Same) -> bool:
-    """Fence a server or database that is back; return whether nothing is left to do."""
+def _applied(config: Any, fence: Fence, components: Mapping[str, Component], same: Same) -> Fence:
+    """Fence a server or database that is back; return what has become of it."""
     server, number = fence.place
-    if _is_named(fence, components, same):
-        # The failover has not pushed yet, or the move has not; or it is used again since.
-        every = read_all(config, [])
-        return number is not None and all(m.is_over for m in every if m.id == fence.move)
+    used = replace(fence, applied=True, state="entries name it again")
+    if number is not None and _is_named(fence, components, same):
+        is_over = all(m.is_over for m in read_all(config, []) if m.id == fence.move)
+        return used if is_over else fence  # the move has not pushed yet
     of_target = entries_on(components.values(), fence.target, same)
     others = (pair for each in components.values() for pair in each.entries())
-    for shard, entry in [*of_target, *others][:1]:
-        login = Stored(entry, entry_key(*shard))
+    logins = [Stored(entry, entry_key(*shard)) for shard, entry in (*of_target, *others)]
+    refused = fence
+    for login in {
+        login_in(each.entry.resolved(each.where)): each for each in logins[::-1]
+    }.values():
         lost = False
         try:
             with (
@@ -481,10 +486,12 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                 servers.connected_to(fence.target, login) as master,
             ):
                 if servers.role_of(client).is_master:
-                    with lease(config) as leased:  # look again: it may be used again
+                    with lease(config) as leased:  # so no failover is before its push
                         now = read_components(config)
-                        if fence not in pending_fences(config) or _is_named(fence, now, same):
-                            return False
+                        if fence not in pending_fences(config):
+                            return fence
+                        if _is_named(fence, now, same):
+                            return used if number is None else fence
                         if number is not None:
                             home = str(fence.target)
                             give_up(Place(server, number), client, fence.move, home, leased.check)
@@ -493,8 +500,13 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                     servers.persist_roles(client)
                 if number is None:
                     servers.ask_for_replicas(master, config, fence.target)
-        except (RedisError, OSError, GrowthError):
-            return False
+        except (AuthenticationError, NoPermissionError) as error:  # another entry's user may do it
+            refused = replace(fence, state=f"it refuses the users of all entries ({error})")
+            continue
+        except GrowthError as error:
+            return replace(fence, state=error.message)
+        except (RedisError, OSError):
+            return fence
         if lost:
             raise GrowthError(
                 f"{server} is back and has keys, but {fence.target}, which has replaced it, has "
@@ -502,8 +514,9 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                 f"stop {fence.target}, and then: shardkit failover {fence.target} --to {server} "
                 f"--force. If they were deleted, empty {server} (FLUSHALL)",
             )
-        return True
-    return False
+        became = f"a replica of {fence.target}" if number is None else "closed"
+        return replace(fence, applied=True, state=became)
+    return refused
 
 
 def _is_named(fence: Fence, components: Mapping[str, Component], same: Same) -> bool:

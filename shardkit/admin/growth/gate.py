@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -57,15 +57,15 @@ from shardkit.admin.growth.exchange import (
     connections_to,
     only_reads,
 )
-from shardkit.admin.growth.journal import Lease, Move, essence, wait_until_read
+from shardkit.admin.growth.journal import LEAVE, Lease, Move, essence, wait_until_read
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import LoginOf, connected_to, persist_roles
-from shardkit.errors import GrowthError, counted
+from shardkit.admin.servers import execute_unless_changed
+from shardkit.errors import GrowthError, counted, few
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
 from shardkit.operations.arguments import parse_json
-from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
 Writes: TypeAlias = Mapping[Place, Commands]
@@ -136,6 +136,15 @@ def record_in(value: bytes | None) -> dict[str, Any]:
     return {}
 
 
+def as_emptied(fence: bytes) -> bytes:
+    """Return a fence whose record says that the database was emptied."""
+    if record := record_in(fence):
+        return json.dumps(
+            {**parse_json(fence), "record": {**record, "emptied": True}}, sort_keys=True
+        ).encode()
+    return fence
+
+
 def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
     """Set the fence of this attempt at targets.
 
@@ -144,14 +153,11 @@ def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) ->
     """
 
     def mark(client: Any) -> None:
-        while True:
-            with client.pipeline(transaction=True) as pipe, suppress(WatchError):
-                pipe.watch(fence_key(client))
-                require_lease()
-                pipe.multi()
-                pipe.set(fence_key(client), value)
-                pipe.execute()
-                return
+        key = fence_key(client)
+        while not execute_unless_changed(
+            client, key, lambda _: require_lease(), ("SET", key, value)
+        ):
+            pass
 
     each_of(mark, clients)
 
@@ -197,19 +203,18 @@ def is_permanent(client: Any, move: str) -> bool:
 def lift(
     clients: Clients,
     move: str,
-    value: bytes | None = None,
+    fences: Mapping[Place, bytes | None] | None = None,
     former: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Open databases that a move has closed; with ``value`` those that this attempt closed.
+    """Open databases that a move has closed; with ``fences`` those that still have these.
 
     A fence that cannot be read has overwritten that of the move. Databases that an earlier move had
     closed get the ``former`` fence again.
     """
     own = {
         place: fence
-        for place, fence in fences_of(clients).items()
-        if fence is not None
-        and (fence == value if value is not None else move_of(fence) in (move, ""))
+        for place, fence in (fences_of(clients) if fences is None else fences).items()
+        if fence is not None and move_of(fence) in (move, "")
     }
 
     def opens(at: Place) -> Arguments:
@@ -395,19 +400,9 @@ def force_setting(client: Any, number: str) -> None:
 
 def set_if_marked(client: Any, value: bytes, number: str) -> bool:
     """Set what closes or opens a master, if it still has the mark of this attempt."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        if pipe.get(fence_key(client)) != value:
-            return False
-        pipe.multi()
-        pipe.config_set(_SETTING, number)
-        try:
-            pipe.execute()
-        except WatchError as error:
-            if behind_watch(error) is not error:
-                raise
-            return False
-        return True
+    key = fence_key(client)
+    setting = ("CONFIG SET", _SETTING, number)
+    return bool(execute_unless_changed(client, key, lambda pipe: pipe.get(key) == value, setting))
 
 
 _LEFT = 0.5  # the part of the hold by which writers have left
@@ -442,11 +437,9 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
             elif "b" in each["flags"] and now > began + _UNBLOCK:
                 client.client_unblock(int(each["id"]))  # as if it had timed out
         if now > end:
-            names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
             raise GrowthError(
                 f"{counted(len(here), 'connection')} did not leave within "
-                f"{_LEFT * hold:g} s: {', '.join(names[:5])}. The shards "
-                "are where they were",
+                f"{_LEFT * hold:g} s: {named(here)}. The shards are where they were",
                 "check them, close them with --kill, or allow more time with --hold",
             )
         time.sleep(_LOOK)
@@ -454,10 +447,11 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
 
 def wait_for_readers(
     client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
-) -> None:
+) -> str:
     """Wait until readers have left; close those still connected after `patience` seconds.
 
-    With ``all_read`` every connection counts as a reader.
+    With ``all_read`` every connection counts as a reader. Return which clients connect again and
+    again; then this has closed their connections for another `LEAVE` seconds.
     """
     end = time.monotonic() + max(_LOOK, patience)
     while here := [
@@ -466,7 +460,18 @@ def wait_for_readers(
         if time.monotonic() > end:
             for each in here:
                 client.client_kill_filter(_id=each["id"])
+        if time.monotonic() > end + LEAVE:
+            return named(here)
         time.sleep(_LOOK)
+    return ""
+
+
+def named(connections: Iterable[Mapping[str, str]]) -> str:
+    """Return the names of clients, or their addresses without a port."""
+    names = {
+        each["name"] or f"a client at {each['addr'].rpartition(':')[0]}" for each in connections
+    }
+    return few(sorted(names), ", ")
 
 
 def give_up(
@@ -523,9 +528,12 @@ class CopyGate:
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
         first, *others = clients  # `decide` closes the first one last: if it is open, none has
+        rest = {place: clients[place] for place in others}
+        # Of before: another attempt that begins while this process is stopped has other fences.
+        fences = fences_of(rest)
         if not lift_unless_permanent(clients[first], self._move.id):
             return False
-        lift({place: clients[place] for place in others}, self._move.id)
+        lift(rest, self._move.id, fences)
         return True
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
@@ -538,10 +546,15 @@ class CopyGate:
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
         """Wait until no client reads at the sources: all have read the push of an epoch."""
-        at_once(
+        again = at_once(
             lambda own: wait_for_readers(next(iter(own.values())), own, patience),
             by_server(clients).values(),
         )
+        if any(again):
+            raise GrowthError(
+                f"{' and '.join(filter(None, again))} read at the source again and again",
+                "stop them, and resume the move",
+            )
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -554,7 +567,7 @@ class CopyGate:
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """Open what this attempt has closed."""
-        lift(clients, self._move.id, value)
+        lift(clients, self._move.id, dict.fromkeys(clients, value))
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""

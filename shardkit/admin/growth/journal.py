@@ -381,8 +381,15 @@ class Lease:
         if not move.started:
             changes.begin(self.config, move, self.watch)
         move.ended = (move.ended or changes.now_of(self.config)) if move.is_over else 0.0
-        keys = _LEASE_KEY, CHANGES_KEY
-        if not self.config.eval(_WRITE, 2, *keys, self._token, move.id, changes.text_of(move)):
+        self._store(CHANGES_KEY, move.id, changes.text_of(move))
+
+    def note_fence(self, fence: Fence) -> None:
+        """Record what has to be fenced once it is back."""
+        stored = {"format": _FENCE_FORMAT, "master": str(fence.target), "move": fence.move}
+        self._store(FENCES_KEY, str(fence.source), json.dumps(stored))
+
+    def _store(self, key: str, field: str, text: str) -> None:
+        if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, field, text):
             raise self._ended()
 
     def renew(self) -> None:
@@ -410,14 +417,16 @@ class Fence:
     Attributes:
         source: the server, or the database of a server.
         target: the server that took its place.
-        applied: whether it is a replica now, or closed.
+        applied: whether nothing is left to do.
         move: of a database, the move that was ended.
+        state: what has become of it, or why it is not fenced yet, in words.
     """
 
     source: ServerAddress | Place
     target: ServerAddress
     applied: bool = False
     move: str = ""
+    state: str = ""
 
     @property
     def place(self) -> tuple[ServerAddress, int | None]:
@@ -436,12 +445,6 @@ class Fence:
 
 FENCES_KEY = "config:growth:fences"
 _FENCE_FORMAT = 1
-
-
-def note_fence(config: redis.Redis, fence: Fence) -> None:
-    """Record what has to be fenced once it is back."""
-    stored = {"format": _FENCE_FORMAT, "master": str(fence.target), "move": fence.move}
-    config.hset(FENCES_KEY, str(fence.source), json.dumps(stored))
 
 
 def pending_fences(config: Any) -> list[Fence]:
@@ -522,7 +525,7 @@ def push_relocation(
     pending = pending_fences(config)
     for fence in pending:
         if same(fence.target, source) and not fence.is_of(target, same):
-            note_fence(config, replace(fence, target=target))
+            lease.note_fence(replace(fence, target=target))
     epoch = push_changed(
         lease,
         lambda components: relocated(components, source, target, same, keep_source=keep_source),

@@ -320,7 +320,7 @@ class ServerMover(Mover):
         self._reached("aborted")
 
     def give_up(self, lost: bool) -> str:
-        """End the move; with ``lost`` return the server that the source must replace, if any."""
+        """End the move; with ``lost`` return the server that the source must replace before."""
         named = [
             server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
@@ -334,8 +334,10 @@ class ServerMover(Mover):
             takes_writes = self._role(self._target).is_master
         if not lost or takes_writes:
             raise self._can_continue()
+        if named and (named != [self._source] or not self._role(self._source).is_master):
+            return str(named[-1])
         self._reached("aborted")
-        return "" if self._role(self._source).is_master else str(next(iter(named), ""))
+        return ""
 
     def _role(self, server: ServerAddress) -> ServerRole:
         return servers.role_at(server, self._own)

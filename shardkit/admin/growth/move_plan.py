@@ -268,6 +268,7 @@ def _plan_shards(
         if entry.database in numbers and str(shard) not in names:
             problems.append(f"{shard} is in the same database: specify it as well")
     at = _numbers_at(servers, target, login, {n: wanted.get(n, n) for n in numbers})
+    problems += _hidden(servers, {target: at.values()})
     if len(at) < len(numbers):
         problems.append(f"{target} has too few databases that nothing uses: set more `databases`")
     move = Move(
@@ -486,16 +487,29 @@ def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
     return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
 
 
+def _hidden(
+    servers: KnownServers, databases: Mapping[ServerAddress, Collection[int] | None]
+) -> list[str]:
+    """Return the problem of entries that do not say that they name databases, None for all."""
+    problems = []
+    for server, numbers in databases.items():
+        unsure = [each for each in servers.entries_on(server) if each[1].database is None]
+        hidden = [] if numbers is None else [entry_key(*shard) for shard, _ in unsure]
+        problems += [
+            f"{each} leads to {server} by a socket, Sentinels or a reference: write host, port and "
+            "db"
+            for each in (*servers.nameless(server, numbers), *hidden)
+        ]
+    return problems
+
+
 def _problems_of(
     servers: KnownServers,
     source: ServerAddress,
     target: ServerAddress,
     databases: Collection[int] | None = None,
 ) -> list[str]:
-    problems = [
-        f"{each} leads to {source} by a socket, Sentinels or a reference: write host and port"
-        for each in servers.nameless(source, databases)
-    ]
+    problems = _hidden(servers, {source: databases})
     if servers.same(source, target):
         problems.append(f"{source} and {target} are one server")
     return problems
@@ -861,6 +875,7 @@ def plan_split_of(
     problems = []
     in_cluster, to_cluster = map(bool, split.clusters or ("", ""))
     problems += _sharing(components, split)
+    problems += _hidden(servers, by_server(dict.fromkeys((*rule.sources, *rule.targets))))
     for place in [] if in_cluster else rule.sources:
         for shard, entry in servers.entries_on(place.server):
             if entry.database == place.database and shard.component != split.name:

@@ -317,11 +317,10 @@ def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
     Raises:
         GrowthError: it can be resumed or aborted, or the old databases may lack keys.
     """
-    replaced = ""
-    with journal.lease(config) as lease:
-        move = journal.read(config, name)
-        if not move.is_over:
-            replaced = mover_of(lease, move).give_up(lost)
-    if replaced:
+    while True:
+        with journal.lease(config) as lease:
+            move = journal.read(config, name)
+            replaced = "" if move.is_over else mover_of(lease, move).give_up(lost)
+        if not replaced:
+            return move
         fail_over(config, replaced, move.source, force=True)
-    return move

@@ -43,6 +43,8 @@ _CANARY = "object|help"
 UNTOLD = (
     *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "cluster|flushslot"),
     *("debug", "pfdebug", "replicaof", "slaveof", "failover", _CANARY, "config", "object"),
+    # These change libraries of functions, which are copied, too.
+    *(f"function|{each}" for each in ("load", "restore", "delete", "flush")),
 )
 TOLD = frozenset({"none", "string", "list", "set", "zset", "hash"})
 """The types whose changes all send a notification."""

@@ -172,7 +172,8 @@ class ShardMover(Mover):
                 self._follow_databases()
             if move.phase == "done":
                 return
-            if move.phase == "begun" and self._has_decided():
+            # A mover may have decided, and was killed before it could note that.
+            if move.phase == "begun" and not self._old_gate.is_cluster and self._is_decided():
                 self._reached("fenced")
             if move.phase == "fenced" and self._is_open_elsewhere():
                 self._go_home("begun")
@@ -253,10 +254,6 @@ class ShardMover(Mover):
 
     def _command(self, verb: str) -> str:
         return f"shardkit move {verb} {self._move.name}"
-
-    def _has_decided(self) -> bool:
-        """Whether a mover has decided, and was killed before it could note that."""
-        return not self._old_gate.is_cluster and self._old_gate.is_closed(self._old)
 
     def _has_fence(self, clients: Clients) -> bool:
         """Whether some databases have a fence of this move."""
@@ -417,6 +414,13 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
+        for name, entry in relocation.entries_in(self._components).items():
+            if at := place_in(entry, self._rule.targets, self._same):
+                raise GrowthError(
+                    f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
+                    "to fill: nothing has changed",
+                    f"lead it elsewhere, or: {self._command('abort')}",
+                )
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))
             if self._new_gate.is_cluster and gate.is_closed(client):
@@ -431,7 +435,7 @@ class ShardMover(Mover):
                         "abort it, or delete them if nothing needs them",
                     )
                 if fence is not None:
-                    move.fences[str(place)] = fence.decode(errors="replace")
+                    move.fences[str(place)] = gate.as_emptied(fence).decode(errors="replace")
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
@@ -458,8 +462,9 @@ class ShardMover(Mover):
 
     def _take_over(self) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
-        self._new_gate.enter(self._new, self._attempt)
-        if not self._old_gate.take_back(self._old):
+        if self._new:
+            self._new_gate.enter(self._new, self._attempt)
+        if self._old and not self._old_gate.take_back(self._old):
             return False
         self._held(None)
         return True
@@ -745,7 +750,9 @@ class ShardMover(Mover):
                     suppress(RedisError, OSError),
                     exchange.database_client(server, self._login(source), 0) as client,
                 ):
-                    gate.wait_for_readers(client, own, LEAVE, all_read=True)
+                    again = gate.wait_for_readers(client, own, LEAVE, all_read=True)
+                    if again:
+                        self._progress(f"{again} will find no keys at {server}")
         stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
@@ -952,24 +959,24 @@ class ShardMover(Mover):
             # `shardkit changes repair` sees to the others when they are back. Without a source, or
             # its keys, the targets keep what may be the only copy.
             self._old, self._new = _answering(old), _answering(new)
-            taken = (
-                len(self._old) == len(old)
-                and self._has_fence(self._new)
-                and not self._lost_source()
-            )
-            if (
-                move.phase != "begun"
-                or (self._old and self._has_decided())
-                or (taken and not self._take_over())
-            ):
+            if len(self._old) < len(old) or self._lost_source():
+                self._new = {}
+            if not self._new_gate.is_cluster:  # others may use what the move has not taken yet
+                fences = gate.fences_of(self._new)
+                own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
+                self._new = {at: self._new[at] for at in own}
+            elif not self._has_fence(self._new):
+                self._new = {}
+            if move.phase != "begun" or not self._take_over():
                 raise GrowthError(
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",
                 )
-            if taken:
-                empty(self._new, self._attempt)
-                gate.lift(self._new, move.id, former=move.fences)
-            gate.lift(self._old, move.id)
+            empty(self._new, self._attempt)
+            ours = dict.fromkeys(self._new, self._attempt)  # another attempt has other fences
+            gate.lift(self._new, move.id, ours, move.fences)
+            if self._old_gate.is_cluster:
+                gate.lift(self._old, move.id)  # the marks of attempts
             self._restore_notifications(self._old)
         self._reached("aborted")
 
@@ -996,7 +1003,7 @@ class ShardMover(Mover):
                     try:
                         gate.give_up(place, client, move.id, move.source, self._lease.check)
                     except (RedisError, OSError):  # it is closed once it is back
-                        journal.note_fence(self._config, Fence(place, home, move=move.id))
+                        self._lease.note_fence(Fence(place, home, move=move.id))
                 self._new = {}  # all are closed
                 self._go_home("aborted")
             elif closing:

@@ -234,8 +234,9 @@ def failover(
         output.good("no master that was replaced is left to come back")
     for fence in fences:
         if fence.applied:
-            state = "closed or used again" if fence.move else f"a replica of {fence.target}"
-            output.good(f"{fence.source} is back, and {state}")
+            output.good(f"{fence.source} is back: {fence.state or 'it is fenced'}")
+        elif fence.state:
+            output.warn(f"{fence.source} is not fenced: {fence.state}")
         else:
             output.warn(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS"

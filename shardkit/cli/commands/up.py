@@ -156,12 +156,10 @@ def _push(servers: LocalServers) -> None:
 
 def _require_open(config: Any, running: ShardMap) -> None:
     """Refuse to lead entries to a database that a move or split has left, as a push does."""
-    known = {
-        shard: entry for one in read_components(config).values() for shard, entry in one.entries()
-    }
+    known = dict(pair for one in read_components(config).values() for pair in one.entries())
     for component in running.components.values():
         for shard, entry in component.entries():
-            if shard not in known or known[shard].address == entry.address or entry.is_cluster:
+            if entry.is_cluster or (shard in known and known[shard].address == entry.address):
                 continue
             with client_of(entry.resolved(entry_key(*shard)), TIMEOUT) as client:
                 if client.exists(FENCE_KEY):

@@ -347,7 +347,7 @@ def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> 
         assert (refused.value.key, refused.value.place) == ("k", FIVE)
         assert not five.exists("l")
         LateConnection.meanwhile = [replaced]
-        lift(both, "other's", MINE)
+        lift(both, "mine", dict.fromkeys(both, MINE))
         assert (three.get(FENCE_KEY), five.get(FENCE_KEY)) == (OTHERS, None)
 
 

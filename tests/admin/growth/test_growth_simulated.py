@@ -419,7 +419,7 @@ MUTATIONS += [
         *("targets are looked at again", LostLater, ShardMover, "_require_takeover", nothing, 0),
         "the only copy was emptied",
     ),
-    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 157),
+    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 309),
 ]
 
 
