@@ -137,7 +137,7 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
-	  tests/admin/growth/test_killed_failovers.py tests/admin/growth/test_stopped_processes.py
+	  tests/admin/growth/test_managed_failover.py tests/admin/growth/test_stopped_processes.py
 
 celery: setup  ## 10,000 tasks of Celery while workers are killed and servers move, fail over and split; TASKS=1000 for fewer
 	CELERY_TASKS=$(or $(TASKS),10000) $(BIN)/python -m pytest -q -s tests/integrations/test_celery.py -k survive

@@ -16,7 +16,7 @@ import shardkit
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 from tests.docs.test_pages import run
-from tests.examples.test_tutorial import shows
+from tests.examples.test_deployment import shows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "one-redis.md").read_text(encoding="utf-8")
 BLOCK = re.compile(

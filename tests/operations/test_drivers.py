@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
+import redis
+from arranged import map_of
+from faces import faced
+from lua_keys import UNDECLARED, watched
 from operation_helpers import BlockingDriver, Run, ScriptedLink, failure, say, steps, tolerant
+from scripted_server import scripted
 
+import shardkit
+from shardkit import ShardMap
 from shardkit.errors import (
     ConfigError,
+    ConfigServerError,
     DamagedDataError,
     ShardErrors,
+    ShardFailure,
+    ShardKitError,
 )
+from shardkit.local import LocalServer
 from shardkit.operations import (
     Call,
     Locate,
@@ -27,6 +41,7 @@ from shardkit.operations import (
     Stream,
     Transaction,
 )
+from shardkit.operations.lua import script
 
 # ---- one operation
 
@@ -227,3 +242,245 @@ async def test_a_cancelled_task_ends_its_steps_at_once() -> None:
         await task
     assert ended == [True]
     going.set()
+
+
+SECRET = "s3cretWord"
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+def refusal(server: LocalServer, **entry: object) -> str:
+    """Write to a structure on the server; return the error's text."""
+    fields = {"host": "127.0.0.1", "port": server.port, **entry}
+    described = {"ids": {"shards": [fields]}}
+    text = f"components: {described}".replace("'", "")
+    with shardkit.connect(ShardMap.parse(text)) as kit:
+        ids = kit.set("ids", component="ids", total=100, members=int)
+        with pytest.raises(ShardKitError) as raised:
+            ids.sadd(1)
+    found = raised.value
+    failures = found.exceptions if isinstance(found, ExceptionGroup) else [found]
+    assert all(isinstance(each, ShardFailure) for each in failures)
+    text = str(failures[0])
+    assert text.startswith(f"ids:0 (127.0.0.1:{server.port}/")
+    assert SECRET not in text
+    return text
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_an_unknown_command_is_named_without_what_was_sent(kind: str) -> None:
+    with LocalServer(config={"rename-command": ["HSET", ""]}) as server:
+        shard_map = ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}")
+        with faced(kind, shard_map) as face:
+            pipe = face.kit.key_sharded("a").pipeline().hset("h", "f", SECRET)
+            with pytest.raises(ShardErrors, match="1 shard failed") as refused:
+                face.run(pipe.execute())
+            with pytest.raises(ShardErrors, match="1 shard failed") as script_refused:
+                face.run(face.kit.hash("h", component="a").hset("f", SECRET))
+    assert "the server has no command HSET; upgrade the server" in str(refused.value)
+    assert "lacks a command that the script uses; upgrade" in str(script_refused.value)
+    assert SECRET not in "".join(format_exception(refused.value))
+
+
+def test_a_replica_says_that_it_refuses_writes(server: LocalServer) -> None:
+    with LocalServer(replica_of=server) as replica:
+        said = refusal(replica)
+    assert "the server is a replica, which refuses writes; name its master" in said
+
+
+def test_a_user_without_rights_learns_which(server: LocalServer) -> None:
+    with server.client() as client:
+        client.acl_setuser("app", True, passwords=[f"+{SECRET}"], keys="*", categories=["+@all"])
+        client.execute_command("ACL", "SETUSER", "app", "-eval", "-evalsha", "-hsetnx", "-hset")
+    said = refusal(server, username="app", password=SECRET)
+    assert "the user may not run EVAL" in said or "the user may not run HSET" in said
+    assert "grant it: ACL SETUSER <user> +" in said
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "+@all", "resetkeys", "~other:*")
+    said = refusal(server, username="app", password=SECRET)
+    assert "the user may not use this key; grant it: ACL SETUSER <user> ~<pattern>" in said
+
+
+def test_wrong_and_missing_passwords_and_databases_are_told_apart(server: LocalServer) -> None:
+    assert "the server has no password, and the entry gives one" in refusal(server, password=SECRET)
+    said = refusal(server, db=99)
+    assert "cannot be used: the server has no database of this number; correct db" in said
+    with server.client() as client:
+        client.config_set("requirepass", "other")
+    assert "the user or password is refused; correct" in refusal(server, password=SECRET)
+    assert "the server asks for a password; add password:" in refusal(server)
+
+
+def test_a_config_server_that_asks_for_a_password_says_so(server: LocalServer) -> None:
+    with server.client() as client:
+        client.config_set("requirepass", SECRET)
+    with (
+        shardkit.connect(f"redis://127.0.0.1:{server.port}") as kit,
+        pytest.raises(ConfigServerError, match="asks for a password; add password: to its entry"),
+    ):
+        kit.client("ids")
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_master_that_no_sentinel_names_is_named(kind: str) -> None:
+    with scripted(SENTINEL=b"*0\r\n", ROLE=b"*1\r\n$8\r\nsentinel\r\n") as knows_none:
+        entry = {"sentinel": {"service": "a", "sentinels": [["127.0.0.1", knows_none.port]]}}
+        with (
+            faced(kind, map_of(ids={"entry": entry})) as face,
+            pytest.raises(ShardErrors, match=r"1 shard failed") as raised,
+        ):
+            face.run(face.kit.set("ids", component="ids", members=int).sadd(1))
+    assert "no Sentinel names a master for 'a'" in str(raised.value.exceptions[0])
+
+
+PACKAGE = Path(shardkit.__file__).parent
+
+
+def called(path: Path) -> str:
+    """Return what `script` calls a file: ``queues/take`` is ``queues/lua/take.lua``."""
+    owner = path.relative_to(PACKAGE).parent.parent
+    return (owner / path.stem).as_posix()
+
+
+FILES = {called(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("lua/*.lua")}
+# What others include is no script by itself.
+SCRIPTS = {name: text for name, text in FILES.items() if not text.startswith("-- Included by")}
+
+
+def header(text: str) -> list[str]:
+    """The comment that a script begins with, line by line."""
+    lines = [line for line in text.splitlines() if not line.startswith("--@include")]
+    length = next(n for n, line in enumerate(lines) if not line.startswith("--"))
+    return [line.removeprefix("--").strip() for line in lines[:length]]
+
+
+def code(text: str) -> str:
+    return "\n".join(line.partition("--")[0] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_header_says_what_a_script_does_takes_and_gives(name: str) -> None:
+    summary, *fields = header(SCRIPTS[name])
+    assert re.fullmatch(r"[A-Z].*\.", summary)
+    said = " ".join(fields)
+    told = {int(n) for n in re.findall(r"KEYS\[(\d+)\]  \S", said)}
+    if not re.search(r"KEYS     \S.*, see (\w+_)?base\.lua", said):
+        assert told == set(range(1, max(told) + 1))
+        assert {int(n) for n in re.findall(r"KEYS\[(\d+)\]", code(SCRIPTS[name]))} <= told
+    assert "ARGV" in said or "ARGV" not in code(script(name).text)
+    assert re.search(r"Reply    \S", said)
+    assert "\t" not in SCRIPTS[name]
+    assert max(map(len, SCRIPTS[name].splitlines())) <= 100
+
+
+# They ask for the type themselves, or run the caller's commands.
+BY_THEMSELVES = {
+    "coordination/guarded",
+    "structures/layouts/write_unsplit",
+    "structures/sorted_set/write_one",
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - BY_THEMSELVES))
+def test_a_script_of_several_keys_reports_which_is_of_another_type(name: str) -> None:
+    text = code("--" + script(name).text.partition("--")[2])  # without the prologue of tests
+    several = re.search(r"KEYS\[([^1]|1[^]])|#KEYS|\(KEYS\)|call\('\w+', [^K']", text)
+    assert not several or "server.call('TYPE', key)" in text
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_keys_that_a_script_touches_are_watched_in_all_tests(name: str) -> None:
+    listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
+    assert script(name).text.startswith(watched(name, "", listed))
+
+
+def test_what_may_touch_other_keys_is_listed_by_a_name_that_exists() -> None:
+    assert set(UNDECLARED) <= {*SCRIPTS, *(name.rpartition("/")[0] for name in SCRIPTS)}
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "refused"),
+    [
+        ("return redis.call('GET', KEYS[1])", False, False),
+        ("return redis.call('GET', 'made up')", False, True),
+        ("local call = redis.call return call('GET', KEYS[1] .. ':more')", False, True),
+        ("local f = redis.pcall return f('DEL', KEYS[1], KEYS[1] .. ':more')", False, True),
+        ("return redis.call('GET', '{tag}:more')", True, False),
+        ("return redis.call('GET', '{other}:more')", True, True),
+        ("return redis.call('TIME')[1]", False, False),
+    ],
+)
+def test_a_script_that_makes_up_a_key_is_refused_however_it_calls(
+    text: str, listed: bool, refused: bool, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        run = client.register_script(watched("some/script", text, listed))
+        if refused:
+            with pytest.raises(redis.ResponseError, match=r"some/script touches .*more|made up"):
+                run(keys=["{tag}:key"])
+        else:
+            assert run(keys=["{tag}:key"]) is None or text.endswith("('TIME')[1]")
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "\n--@include " in FILES[name]])
+def test_what_is_included_says_so_and_is_there(name: str) -> None:
+    included = re.findall(r"^--@include ([\w/]+)$", FILES[name], re.MULTILINE)
+    assert included
+    for other in included:
+        assert FILES[other].startswith("-- Included by")
+        assert code(FILES[other]).strip() in code(script(name).text)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_loads_on_every_server_under_its_own_sha(
+    name: str, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        assert client.script_load(script(name).text) == script(name).sha
+        assert client.script_exists(script(name).sha) == [True]
+
+
+def test_every_script_of_the_package_is_looked_at() -> None:
+    assert set(PACKAGE.rglob("*.lua")) == set(PACKAGE.rglob("lua/*.lua"))
+    assert len(FILES) >= 75
+
+
+def test_a_script_is_read_once() -> None:
+    assert script("structures/unique/add_and_count") is script("structures/unique/add_and_count")
+    text = SCRIPTS["structures/base/write_part"]
+    assert script("structures/base/write_part").text.endswith(text)
+    with pytest.raises(FileNotFoundError, match=r"no_such_script.lua"):
+        script("no_such_script")
+
+
+def test_adding_counts_only_what_is_new(own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        run = client.register_script(script("structures/unique/add_and_count").text)
+        assert run(keys=["count", "ids:0"], args=[1, -1, 3, 1, 2, 3]) == [3, 2]
+        assert run(keys=["count", "ids:0", "ids:1"], args=[1, -1, 3, 2, 3, 4, 1, 2]) == [2, 3]
+        assert run(keys=["count", "ids:0"], args=[1, -1, 1, 4]) == [0]
+        assert client.get("count") == b"5"
+        assert run(keys=["ids:0", "ids:1"], args=[0, -1, 1, 5, 1, 5]) == [2]
+        assert run(keys=["ids:3"], args=[0, -1, 1, 1]) == [1, 1]
+        assert client.get("count") == b"5"
+        assert run(keys=["count", "ids:2"], args=[1, -1, 7000, *range(7000)]) == [7000, 2]
+
+
+def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        run = client.register_script(script("structures/unique/add_and_count").text)
+        client.set("ids:0", "a string")
+        with pytest.raises(redis.ResponseError, match="DAMAGED"):
+            run(keys=["count", "ids:0"], args=[1, -1, 1, 1])
+        assert client.exists("count") == 0
+        with pytest.raises(redis.ResponseError, match="DAMAGED"):
+            run(keys=["count", "ids:0", "ids:1"], args=[1, -1, 1, 1, 2, 1, 2])
+        assert client.get("count") == b"2"
+        client.sadd("no count", 1)
+        with pytest.raises(redis.ResponseError, match="DAMAGED"):
+            run(keys=["no count", "ids:2"], args=[1, -1, 1, 1])
+        assert client.exists("ids:2") == 0

@@ -1,4 +1,7 @@
-"""What a move looks at again before steps that cannot be undone, as others may have changed it."""
+"""What an operator's command looks at again before steps that cannot be undone.
+
+Others may have changed, detached, given up or used it otherwise since.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from arranged import before_sending
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, small, still_there
+from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
 from moments import killed_at
 from test_woken_commands import Case
 
@@ -20,10 +25,13 @@ from shardkit.admin.growth import (
     awaiting,
     fail_over,
     moves,
+    pending_fences,
     shard_move,
     start_split,
 )
+from shardkit.admin.growth.relocation import Place
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
+from shardkit.local import LocalCluster
 
 faces = pytest.mark.parametrize("face", ["blocking", "async"])
 
@@ -331,3 +339,368 @@ def test_a_repair_that_wakes_late_closes_nothing(fleet: Fleet, tmp_path: Path) -
     for number in late[-3:]:
         case.woken(number)
     assert moves(fleet.config)
+
+
+@faces
+@on_redis_too
+def test_an_abort_leaves_a_server_that_others_have_detached_and_filled(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    with killed_at("hand over"):
+        fleet.move_server()
+    with fleet.servers[1].client() as new:
+        new.replicaof("NO", "ONE")
+        new.flushall()
+        new.set("theirs", 1)
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.get("theirs") == b"1"
+    assert still_there(fleet)
+
+
+def write_by_old_entries(fleet: Fleet, tmp_path: Path, server: int, database: int) -> bool:
+    """Whether a client whose map is old can write to a database."""
+    where = tmp_path / "old.json"
+    entry = fleet.at(server, db=database)
+    where.write_text(json.dumps({"components": {"users": {"entry": entry}}}), encoding="utf-8")
+    with shardkit.connect(str(where)) as kit:
+        try:
+            with kit.deadline(0.5):
+                kit.client("users").set("late", 1)
+        except (redis.RedisError, shardkit.ShardKitError):
+            return False
+    return True
+
+
+@faces
+@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("moment", ["take over", "close to readers"])
+def test_databases_of_a_move_that_was_given_up_are_closed(
+    fleet: Fleet, tmp_path: Path, face: str, kind: str, moment: str
+) -> None:
+    small(fleet)
+    with killed_at(moment):
+        if kind == "move":
+            fleet.move_shard()
+        else:
+            over = [fleet.name(1), fleet.name(2)]
+            start_split(fleet.config, "users", shards=3, over=over, hold=PATIENT)
+    name = "users" if kind == "split" else "users:1"
+    [move] = moves(fleet.config)
+    targets = [Place.parse(each) for each in move.targets]
+    fleet.servers[1].kill()
+    assert call(face, "end_change", fleet.config, name, lost=True).phase == "aborted"
+    assert still_there(fleet)
+    numbers = {fleet.name(n): n for n in (1, 2)}
+    for place in targets:
+        if fleet.name(2) == str(place.server):  # it is alive
+            assert not write_by_old_entries(fleet, tmp_path, 2, place.database)
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [False] * len(
+        [place for place in targets if str(place.server) == fleet.name(1)]
+    )
+    fleet.servers[1].restart()
+    fences = call(face, "apply_fences", fleet.config, 20)
+    assert fences
+    assert all(each.applied for each in fences)
+    for place in targets:
+        number = numbers[str(place.server)]
+        assert not write_by_old_entries(fleet, tmp_path, number, place.database)
+    assert call(face, "apply_fences", fleet.config) == []
+    assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at("take over"):
+        fleet.move_shard()
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    with fleet.servers[1].client(db=2) as client:
+        client.flushdb()
+    assert fleet.move_shard().phase == "done"
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [True]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
+    fleet: Fleet, tmp_path: Path, face: str
+) -> None:
+    small(fleet)
+    with killed_at("take over"):
+        fleet.move_shard()
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    with fleet.servers[1].client(db=2) as client:
+        client.flushdb()
+    is_lease = lambda connection, text: "SET" in text and "config:growth:lease" in text  # noqa: E731
+    with before_sending(is_lease, fleet.move_shard):
+        call(face, "apply_fences", fleet.config)
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert write_by_old_entries(fleet, tmp_path, 1, 2)
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("used", ["cluster", "reference"])
+def test_what_was_given_up_is_not_closed_where_entries_may_name_it(
+    fleet: Fleet, face: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setenv("NUMBER", "2")
+    with LocalCluster() as cluster:
+        port = cluster.nodes[0].port
+        place, other = f"127.0.0.1:{port}/0", {"cluster": True, "host": "127.0.0.1", "port": port}
+        if used == "reference":
+            place, other = f"{fleet.name(1)}/2", {"url": f"redis://{fleet.name(1)}/${{NUMBER}}"}
+        shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+        fleet.describe({"users": shards, "other": {"entry": other}})
+        fence = {"format": 1, "master": fleet.name(0), "move": "ended"}
+        fleet.config.hset("config:growth:fences", place, json.dumps(fence))
+        call(face, "apply_fences", fleet.config)
+        with shardkit.connect(fleet.url) as kit:
+            for n in range(20):
+                assert kit.client("other").set(f"k{n}", 1)
+
+
+@faces
+def test_a_master_that_a_second_failover_left_behind_is_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(2))
+    fleet.servers[0].restart()
+    [fence] = call(face, "apply_fences", fleet.config, 20)
+    assert fence.applied
+    assert replication(fleet.servers[0])["master_port"] == fleet.servers[2].port
+
+
+@faces
+def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    fleet.servers[0].restart()
+    follow(fleet.servers[0], fleet.servers[1])  # by hand, not by `failover --guard`
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(0))
+    call(face, "detach_replica", fleet.config, fleet.name(1))
+    with fleet.servers[1].client() as client:
+        client.flushall()
+    shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+    fleet.describe({"users": shards, "other": {"entry": fleet.at(1)}})
+    call(face, "apply_fences", fleet.config)
+    assert replication(fleet.servers[0])["role"] == "master"
+    assert still_there(fleet)
+    assert pending_fences(fleet.config) == []
+
+
+@faces
+def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with LocalCluster() as cluster:
+        node = cluster.nodes[0].address
+        with killed_at("hold writers"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.pause()  # as if they were gone
+        assert call(face, "abort_move", fleet.config, "users").phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.resume()
+            with each.client() as client:
+                client.flushall()
+        with killed_at("take over"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.kill()
+        assert call(face, "end_change", fleet.config, "users", lost=True).phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.restart()
+        assert eventually(
+            lambda: all(each.applied for each in call(face, "apply_fences", fleet.config)), 60
+        )
+        for each in cluster.nodes:
+            with each.client() as client:
+                assert int(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+
+
+@pytest.mark.long(2)
+@faces
+@pytest.mark.parametrize(
+    ("step", "number"), [("comparing", 0), ("holding writers", 1), ("emptying", 0)]
+)
+def test_a_server_that_hangs_stops_a_balance_that_is_resumed(
+    fleet: Fleet, face: str, lower: Any, step: str, number: int
+) -> None:
+    small(fleet)
+    lower(copy_answer=1.0)
+    report = call(face, "measure_balance", fleet.config, ["users"], to=[fleet.name(1)], seconds=0.1)
+    plan = call(face, "plan_balance", fleet.config, report)
+    hangs: list[str] = []
+
+    def hang(text: str) -> None:
+        if step in text and not hangs:
+            hangs.append(text)
+            fleet.servers[number].pause()
+
+    try:
+        with pytest.raises(GrowthError, match=rf"{fleet.name(number)}.*resume"):
+            call(face, "apply_balance", fleet.config, plan, hold=PATIENT, progress=hang)
+    finally:
+        fleet.servers[number].resume()
+    [move] = moves(fleet.config)
+    assert call(face, "resume_move", fleet.config, move.name, hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("is_older", [False, True])
+def test_clients_are_not_led_back_to_a_database_that_was_emptied(
+    fleet: Fleet, face: str, is_older: bool
+) -> None:
+    small(fleet)
+    with killed_at("clear"):
+        fleet.move_shard()
+    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    if is_older:  # the config server is restored from a snapshot
+        fleet.config.flushall()
+        for key, value in older.items():
+            fleet.config.restore(key, 0, value or b"")
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=rf"has been emptied.* still name {fleet.name(1)}.*done"):
+        call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("is_refilled", [False, True])
+def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
+    fleet: Fleet, face: str, is_refilled: bool
+) -> None:
+    small(fleet)
+    with killed_at("keep up to date"):
+        fleet.move_shard(keep=True)
+    for moment in ["copy all", *["keep up to date"] * is_refilled]:
+        with killed_at(moment):
+            call(face, "resume_move", fleet.config, "users:1", keep=True)
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    if is_refilled:
+        assert call(face, "end_change", fleet.config, "users:1", lost=True).phase == "aborted"
+        assert fleet.masters() == [fleet.name(0)] * 2
+    else:
+        with pytest.raises(GrowthError, match="has been emptied"):
+            call(face, "end_change", fleet.config, "users:1", lost=True)
+        fleet.servers[1].restart()
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("command", ["resume_move", "abort_move"])
+def test_clients_are_not_led_back_by_a_record_from_before_the_push(
+    fleet: Fleet, face: str, command: str
+) -> None:
+    small(fleet)
+    with killed_at("push"):
+        fleet.move_shard()
+    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    fleet.config.flushall()
+    for key, value in older.items():
+        fleet.config.restore(key, 0, value or b"")
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=r"is being emptied|has taken over"):
+        call(face, command, fleet.config, "users:1")
+    with fleet.servers[0].client(db=2) as client:
+        assert client.exists("config:fence")
+    fleet.servers[1].restart()
+    assert call(face, "resume_move", fleet.config, "users:1").phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, new, _ = fleet.replicated(1)
+    with old.client() as client:
+        client.save()
+    old.kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    with new.client() as client:
+        client.config_set("save", "")
+    new.kill()
+    for snapshot in Path(new.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    new.restart()
+    old.restart()
+    fence = {"format": 1, "master": fleet.name(1), "least": 1}  # as an earlier release noted it
+    fleet.config.hset("config:growth:fences", fleet.name(2), json.dumps(fence))
+    with pytest.raises(GrowthError, match=rf"{fleet.name(0)} is back and has keys, but .* none"):
+        call(face, "apply_fences", fleet.config)
+    assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
+    assert replication(fleet.servers[2])["role"] == "slave"
+    new.kill()
+    call(face, "fail_over", fleet.config, fleet.name(1), fleet.name(0), force=True)
+    assert still_there(fleet)
+
+
+@faces
+def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, empty, _ = fleet.replicated(1, 2)
+    with empty.client() as client:
+        client.config_set("save", "")
+        client.config_rewrite()
+    old.kill()
+    empty.kill()
+    for snapshot in Path(empty.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    empty.restart()
+    assert replication(empty)["role"] == "slave"
+    with pytest.raises(GrowthError, match=rf"{fleet.name(1)} has no keys, and other replicas have"):
+        call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert still_there(fleet)
+
+
+@faces
+def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at("hand over"):
+        fleet.move_server()
+    with fleet.servers[1].client() as new:
+        copied = keys_in(fleet, 1)
+        assert copied
+        fleet.servers[1].pause()  # so that it does not copy the empty server at once
+        restart_empty(fleet)
+        with fleet.servers[0].client() as old:
+            old.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        fleet.servers[1].resume()
+        said = rf"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was"
+        with pytest.raises(GrowthError, match=said):
+            call(face, "resume_move", fleet.config, fleet.name(0))
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.info("replication")["role"] == "master"
+    assert keys_in(fleet, 1) == copied

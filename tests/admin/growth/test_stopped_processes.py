@@ -1,7 +1,7 @@
-"""A process is stopped before a command, and wakes when another operator has taken over.
+"""Processes that were stopped for longer than their lease wake when others have taken over.
 
-Each step is a place in the code that sends a command to a server. ``make kills`` tries all of them,
-the tests a few, by a seed that is printed.
+At each step of ``test_*_at_any_step``, a place in the code that sends a command to a server.
+``make kills`` tries all of them, the tests a few, by a seed that is printed.
 """
 
 from __future__ import annotations
@@ -11,24 +11,49 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from inspect import currentframe
 from typing import Any
 
 import pytest
+import redis
+from arranged import before_sending
+from click.testing import CliRunner
 from faces import PATIENCE, eventually
-from growth_helpers import PATIENT, Fleet, follow, replication, still_there
+from growth_helpers import PATIENT, Fleet, damage, follow, replication, small, still_there
+from moments import before, killed_after_order, killed_at, write_record
 from redis.connection import AbstractConnection
 from redis.utils import str_if_bytes
 
 import shardkit
 from shardkit.admin.growth import (
+    Move,
     abort_move,
     fail_over,
     moves,
     resume_move,
     reverse_move,
+    verify_move,
 )
+from shardkit.admin.growth.gate import (
+    GuardedWrites,
+    WriteRefusedError,
+    change,
+    close_for,
+    fence_value,
+    fences_of,
+    is_permanent,
+    lift,
+    lift_unless_permanent,
+    make_permanent,
+    take,
+    write_under,
+)
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.cli.app import app
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
+from shardkit.local import LocalServer
+from shardkit.network.connections.databases import FENCE_KEY
 
 ALL = "KILLS" in os.environ or os.environ.get("CASES") == "all"
 Step = tuple[str, int, Any]
@@ -197,3 +222,326 @@ def test_a_failover_whose_new_master_others_have_replaced_ends(
         pytest.raises(GrowthError, match="another process may have replaced both"),
     ):
         fail_over(fleet.config, "users:0", fleet.name(1), hold=1.5)
+
+
+ENDED = "Another process may have taken over"
+
+
+def asleep(fleet: Fleet, meanwhile: Callable[[], object]) -> Callable[[], object]:
+    """What others do while a mover is stopped for longer than its lease."""
+
+    def act() -> None:
+        fleet.config.delete("config:growth:lease")
+        meanwhile()
+
+    return act
+
+
+def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, lower: Callable[..., None]) -> None:
+    lower(change_lease=1.0)
+    small(fleet)
+    renewed: list[bool] = []
+
+    def wait(said: str) -> None:
+        if not renewed:
+            fleet.config.pexpire("config:growth:lease", 3_600_000)
+            renewed.append(eventually(lambda: fleet.config.pttl("config:growth:lease") <= 1000))
+
+    fleet.move_server(progress=wait, hold=PATIENT)
+    assert renewed == [True]
+    assert not fleet.config.exists("config:growth:lease"), "others may have it"
+
+
+def masters_write(fleet: Fleet) -> bool:
+    """Whether the servers that entries name take writes, and have what there was."""
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        for n in range(50):
+            router[f"more{n}"].incr(f"more{n}")
+    return still_there(fleet)
+
+
+def resume_and_reverse(fleet: Fleet) -> None:
+    resume_move(fleet.config, fleet.name(0), hold=PATIENT)
+    reverse_move(fleet.config, fleet.name(0), hold=PATIENT)
+
+
+def abort_and_move(fleet: Fleet) -> None:
+    abort_move(fleet.config, fleet.name(0))
+    fleet.move_server(hold=PATIENT)
+
+
+def killed_and_aborted(fleet: Fleet) -> None:
+    with killed_at("take writes alone"):
+        fleet.move_server()
+    abort_move(fleet.config, fleet.name(0))
+
+
+def fail_over_to(number: int) -> Callable[[Fleet], object]:
+    return lambda fleet: fail_over(fleet.config, "users:0", fleet.name(number), hold=PATIENT)
+
+
+def fail_over_and_back(fleet: Fleet) -> None:
+    fail_over_to(1)(fleet)
+    assert eventually(lambda: replication(fleet.servers[0])["master_link_status"] == "up", 30)
+    fail_over_to(0)(fleet)
+
+
+def fail_over_after_a_crash(fleet: Fleet) -> None:
+    fleet.servers[0].kill()
+    fail_over_to(1)(fleet)
+
+
+@pytest.mark.parametrize(
+    ("work", "order", "meanwhile", "master"),
+    [
+        (Fleet.move_server, "FAILOVER", resume_and_reverse, 0),
+        (Fleet.move_server, "REPLICAOF", lambda fleet: resume_move(fleet.config, fleet.name(0)), 1),
+        (killed_and_aborted, "ONE", abort_and_move, 1),
+        (fail_over_to(1), "FAILOVER", fail_over_and_back, 0),
+        (fail_over_after_a_crash, "REPLICAOF", fail_over_to(2), 2),
+    ],
+    ids=["hands over", "replicates", "empties", "fails over", "promotes"],
+)
+def test_a_command_that_arrives_late_is_refused(
+    fleet: Fleet, work: Any, order: str, meanwhile: Any, master: int
+) -> None:
+    """The process is stopped after its last look at the lease, and wakes when others are done."""
+    small(fleet)
+    if work not in (Fleet.move_server, killed_and_aborted):
+        fleet.replicated(1, 2)
+    is_order = lambda connection, text: f"{order}\r\n" in text and "MULTI" in text  # noqa: E731
+    with (
+        before_sending(is_order, asleep(fleet, lambda: meanwhile(fleet))),
+        pytest.raises(GrowthError, match=ENDED),
+    ):
+        work(fleet)
+    assert fleet.masters() == [fleet.name(master)] * 2
+    assert masters_write(fleet)
+
+
+def test_a_failover_ends_another_ones_handover(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    with killed_after_order("FAILOVER"):
+        fail_over_to(1)(fleet)
+    fail_over_to(2)(fleet)
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert masters_write(fleet)
+
+
+@pytest.mark.parametrize("kind", ["set", "rpush"])
+def test_a_lease_without_an_end_gets_one(fleet: Fleet, kind: str) -> None:
+    small(fleet)
+    getattr(fleet.config, kind)("config:growth:lease", "gone/1/x")
+    who = "gone/1" if kind == "set" else "another process"
+    with pytest.raises(GrowthError, match=f"^{who} is working on a move or failover; wait"):
+        fleet.move_server()
+    assert 0 < fleet.config.pttl("config:growth:lease") <= 10_000
+
+
+@pytest.mark.parametrize("of_shards", [True, False])
+def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_shards: bool) -> None:
+    small(fleet)
+    phase = "fenced" if of_shards else "promoted"
+    move = fleet.move(of_shards, hold=PATIENT)
+    reverse_move(fleet.config, move.name, hold=PATIENT)
+    write_record(fleet.config, replace(move, phase=phase))
+    said = f"the record is out of date; find out .*: shardkit changes end {move.name}$"
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, move.name)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("source", None), ("source", "a:b"), ("shards", 7), ("sources", ["1"])),
+        *(("fences", []), ("fences", {"1": 1}), ("certificate", []), ("phase", "x")),
+        *(("others", ["/"]), ("copying", [1]), ("format", "2")),
+    ],
+)
+def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: object) -> None:
+    move = Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"])
+    with own_server.client() as config:
+        write_record(config, move)
+        write_record(config, Move("users:2", "keys", "a:1", "b:1", ["users:2"], phase="done"))
+        assert len(moves(config)) == 2
+        key = damage(config, move, **{field: value})
+        said = f"^{key} does not describe a move; check it, and delete it"
+        with pytest.raises(ConfigError, match=said):
+            moves(config)
+        with pytest.raises(ConfigError, match=said):
+            resume_move(config, "users:1")
+    where = f"redis://127.0.0.1:{own_server.port}"
+    shown = CliRunner().invoke(app, ["move", "status", "--config", where])
+    assert shown.exit_code == 1
+    assert f"{key} does not describe a move" in shown.stderr
+    assert "users:2" in shown.stdout
+
+
+def test_a_late_failover_promotes_nothing(fleet: Fleet) -> None:
+    a, b, _ = fleet.servers
+    small(fleet)
+    fleet.replicated(1, 2)
+    a.kill()
+    others = asleep(fleet, lambda: fail_over(fleet.config, "users:0", fleet.name(2)))
+    with before("take writes alone", others), pytest.raises(GrowthError, match=ENDED):
+        fail_over(fleet.config, "users:0", fleet.name(1))
+    assert fleet.masters() == [fleet.name(2)] * 2
+    with b.client() as client:
+        assert client.info("replication")["role"] == "slave"
+    assert masters_write(fleet)
+
+
+def test_a_verification_keeps_a_new_move(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.move_shard()
+    others = asleep(fleet, lambda: reverse_move(fleet.config, "users:1", hold=PATIENT))
+    with before("verify", others):
+        assert verify_move(fleet.config, "users:1").target == fleet.name(1)
+    assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
+    fleet.move_server(to=2, hold=PATIENT)
+    written = fleet.config.hgetall("config:changes")
+    fleet.config.set("config:growth:lease", "somebody")
+    assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
+    assert fleet.config.hgetall("config:changes") == written
+
+
+MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
+
+
+ZERO, THREE, FIVE = (Place(ServerAddress("a", 1), number) for number in (0, 3, 5))
+
+
+class LateConnection(redis.Connection):
+    """A connection that is late: something is done just before a transaction or script is sent."""
+
+    meanwhile: list[Callable[[], object]] = []  # noqa: RUF012 - of the one test
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if any(word in b"".join(map(bytes, command)) for word in (b"MULTI", b"EVAL")):
+            while self.meanwhile:
+                self.meanwhile.pop()()
+        super().send_packed_command(command, check_health)
+
+
+def late_client(server: LocalServer, **options: Any) -> redis.Redis:
+    pool = redis.ConnectionPool(connection_class=LateConnection, port=server.port, **options)
+    return redis.Redis.from_pool(pool)
+
+
+def test_of_those_who_are_at_a_fence_at_once_the_first_has_it(own_server: LocalServer) -> None:
+    with own_server.client() as client, late_client(own_server) as late:
+
+        def replaced() -> None:
+            client.set(FENCE_KEY, OTHERS, px=60_000)
+
+        def left_alone() -> None:
+            assert client.get(FENCE_KEY) == OTHERS
+            assert client.pttl(FENCE_KEY) > 0
+            client.set(FENCE_KEY, MINE, px=60_000)
+
+        client.set(FENCE_KEY, MINE, px=60_000)
+        LateConnection.meanwhile = [replaced]
+        assert not make_permanent({ZERO: late}, MINE)
+        left_alone()
+        LateConnection.meanwhile = [replaced]
+        with pytest.raises(GrowthError, match="another process has taken over this move; see: sha"):
+            write_under({ZERO: late}, MINE, {ZERO: [("SET", "k", "v")]})
+        assert not client.exists("k")
+        left_alone()
+        LateConnection.meanwhile = [replaced]
+        lift({ZERO: late}, "mine")
+        left_alone()
+        LateConnection.meanwhile = [replaced]
+        change({ZERO: late}, "mine", MINE + b" ")
+        left_alone()
+        LateConnection.meanwhile = [lambda: make_permanent({ZERO: client}, MINE)]
+        assert not lift_unless_permanent(late, "mine"), "it was decided just before"
+        assert is_permanent(client, "mine")
+
+
+def test_a_fence_that_comes_late_is_not_set(own_server: LocalServer) -> None:
+    """Another mover has taken the target meanwhile, has finished, and opened it."""
+    has_ended = []
+
+    def require_lease() -> None:
+        if has_ended:
+            raise GrowthError("the lease ended", "resume")
+
+    with own_server.client() as client, late_client(own_server) as late:
+
+        def finish() -> None:
+            client.set(FENCE_KEY, OTHERS)
+            client.delete(FENCE_KEY)
+            has_ended.append(True)
+
+        LateConnection.meanwhile = [finish]
+        with pytest.raises(GrowthError, match="the lease ended"):
+            take({ZERO: late}, MINE, require_lease)
+        assert not client.exists(FENCE_KEY)
+        has_ended.clear()
+        take({ZERO: late}, MINE, require_lease)
+        assert client.get(FENCE_KEY) == MINE
+
+
+def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> None:
+    """Those that another attempt has taken in between stay as they are."""
+    with (
+        own_server.client() as zero,
+        own_server.client(db=3) as three,
+        late_client(own_server, db=5) as late,
+        own_server.client(db=5) as five,
+    ):
+        both = {FIVE: late, THREE: three}
+        close_for(both, MINE, 60)
+        with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
+            close_for({ZERO: zero, **both}, OTHERS, 60)
+        assert fences_of({**both, ZERO: zero}) == {FIVE: MINE, THREE: MINE, ZERO: OTHERS}
+
+        def replaced() -> None:
+            three.set(FENCE_KEY, OTHERS, px=60_000)
+
+        LateConnection.meanwhile = [replaced]
+        assert not make_permanent(both, MINE)
+        assert not is_permanent(three, "other's")
+        three.set(FENCE_KEY, MINE, px=60_000)
+        assert make_permanent(both, MINE)
+        assert is_permanent(five, "mine")
+        assert is_permanent(three, "mine")
+        writes: Any = {FIVE: [("SET", "k", 5)], THREE: [("SET", "k", 3), ("DEL", "l")]}
+        write_under(both, MINE, writes)
+        assert (zero.get("k"), three.get("k"), five.get("k")) == (None, b"3", b"5")
+        assert late.get("k") == b"5", "it is in its own database again"
+        with pytest.raises(WriteRefusedError, match=r"[Ww]rong number of arg") as refused:
+            write_under(both, MINE, {FIVE: [("RESTORE", "k"), ("SET", "l", 1)]})
+        assert (refused.value.key, refused.value.place) == ("k", FIVE)
+        assert not five.exists("l")
+        LateConnection.meanwhile = [replaced]
+        lift(both, "other's", MINE)
+        assert (three.get(FENCE_KEY), five.get(FENCE_KEY)) == (OTHERS, None)
+
+
+def test_writes_of_a_copy_stop_when_another_attempt_has_the_target(
+    own_server: LocalServer,
+) -> None:
+    with own_server.client() as client:
+        client.set(FENCE_KEY, MINE)
+        writes = GuardedWrites(ZERO, client, MINE)
+        writes.write([("SET", "a", 1)])
+        writes.write([("SET", "b", 1)])
+        client.set(FENCE_KEY, OTHERS)
+        writes.write([("SET", "c", 1)])
+        with pytest.raises(GrowthError, match="another process has taken over"):
+            writes.settle()
+        writes.close()
+        assert (client.get("a"), client.get("b"), client.get("c")) == (b"1", b"1", None)
+        with pytest.raises(GrowthError, match="another process has taken over"):
+            write_under({ZERO: client}, MINE, {ZERO: []})
+        writes = GuardedWrites(ZERO, client, OTHERS)
+        writes.write([("RESTORE", b"k", 0, b"no value", "REPLACE")])
+        with pytest.raises(WriteRefusedError, match="DUMP payload") as refused:
+            writes.settle()
+        assert (refused.value.key, refused.value.place) == (b"k", ZERO)
