@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import BINARIES, emptied, map_of, meanwhile
+from arranged import BINARIES, client_of, emptied, map_of, meanwhile
 from click.testing import CliRunner
 from faces import eventually
 from resources import bounded
@@ -269,8 +269,7 @@ def test_a_map_that_does_not_take_the_backup_is_refused(
 ) -> None:
     kit.client("one").set("k", 1)
     port = servers.servers[0].port
-    with servers.servers[0].client(db=7) as client:
-        client.set("of", "another")
+    client_of(servers.servers[0], db=7).set("of", "another")
     data = ", ".join(f"{{port: {port}, db: {number}}}" for number in (8, 9, 10))
     filled = shards.replace("PORT", str(port)).replace("DATA", f"{{shards: [{data}]}}")
     backup(components(servers), tmp_path / "backup")

@@ -13,7 +13,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import client_of, map_of
 from click.testing import CliRunner
 
 import shardkit
@@ -140,8 +140,7 @@ def test_wrong_databases_are_problems(running: LocalServer, server: redis.Redis)
     found = only(looked_at(running, {"db": 1}, {"db": 1, "host": "localhost"}))
     assert found.where.startswith("data:1 ")
     assert found.problem == "has the same database as data:0"
-    with running.client(db=1) as client:
-        client.mset({f"key:{n}": 1 for n in range(40)})
+    client_of(running, db=1).mset({f"key:{n}": 1 for n in range(40)})
     found = only(looked_at(running, {"db": 1}, {"db": 2}))
     assert found.where == f"data:0 (127.0.0.1:{running.port}/1)"
     assert found.problem.endswith("of 40 sampled keys on shard 1")
@@ -388,8 +387,7 @@ def test_a_shard_closed_by_a_killed_mover_is_named(servers: list[LocalServer], r
     line = CliRunner().invoke(app, ["status", "-c", url]).stdout
     assert "is closed by a move of its shards that was interrupted" in line
     assert CliRunner().invoke(app, ["move", "resume", "users:1", "-c", url]).exit_code == 0
-    with config.client() as client:
-        client.delete("config:growth:fences")
+    client_of(config).delete("config:growth:fences")
     assert run("check", "-c", url)[1]["findings"] == []
 
 

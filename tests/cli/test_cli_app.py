@@ -22,6 +22,7 @@ from unittest.mock import Mock, patch
 import click
 import pytest
 import redis
+from arranged import client_of
 from cli_helpers import COMMAND, SECRET, Cli, Result, in_terminal, plain
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
@@ -839,14 +840,12 @@ def test_a_backup_that_holds_no_writes_says_so_and_comes_back_with_its_objects(
     assert "the snapshots are of different moments" in said.out
     assert len(cli.json("restore", taken, "--verify")["servers"]) == 2
     for server in town.servers[:-1]:
-        with server.client() as client:
-            client.flushall()
+        client_of(server).flushall()
     back = cli.json("restore", taken, pushed_map, "--to-origin", "--objects", town_url)
     assert sum(back["keys"].values()) >= 20  # and what witnesses the epoch
     assert back["objects"] == 1
     for server in town.servers[:-1]:
-        with server.client() as client:
-            client.flushall()
+        client_of(server).flushall()
     again = cli("restore", taken, pushed_map, "--to-origin", "--objects", town_url, code=0)
     assert "1 object written to the config server" in again.lines
     with shardkit.connect(pushed_map) as kit:

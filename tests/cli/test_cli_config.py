@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pytest
 import yaml
-from arranged import ask, map_of
+from arranged import ask, client_of, map_of
 from cli_helpers import SECRET, Cli, config_server, edited_map, in_terminal, placed, plain
 
 import shardkit
@@ -489,8 +489,7 @@ def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
     fill: Fill, server: LocalServer
 ) -> None:
     on = fill(placed("crc32", 3))
-    with server.client(db=1) as client:
-        client.mset({f"session:{n}": 1 for n in range(600)})
+    client_of(server, db=1).mset({f"session:{n}": 1 for n in range(600)})
     result = growth.adopt("users", on)
     assert result.shard_map is None
     assert "crc32 explains 1,1" in result.problem
@@ -517,8 +516,7 @@ def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: Loc
     rule = f'uhashring {{"names":{json.dumps(names)}}}'
     keys = [*KEYS, *(f"[red]\n\x1b]0;{n}" for n in range(100))]
     on = fill(placed(rule, 8), keys, 8)
-    with server.client(db=1) as client:
-        client.mset({b"\xff\x1b[31m[bold]%d" % n + b"long" * 50: 1 for n in range(20)})
+    client_of(server, db=1).mset({b"\xff\x1b[31m[bold]%d" % n + b"long" * 50: 1 for n in range(20)})
     words = [*options("--on", on), *options("--name", names)]
     code, text = in_terminal(80, "adopt", "users", *words)
     assert code == 0, text
@@ -670,8 +668,7 @@ def test_an_entry_that_leaves_its_data_behind_is_refused(
         refused.error()
     )
     assert f"move the data from {old} first, or push with --force unique" in refused.error()
-    with stranger.client(db=1) as client:
-        client.mset({f"another:{n}": 1 for n in range(50)})
+    client_of(stranger, db=1).mset({f"another:{n}": 1 for n in range(50)})
     other = cli("config", "push", wrong).error()
     assert f"does not hold the data of {old}: it has 0% of its sampled keys" in other
     assert stored(servers) == before
@@ -755,8 +752,7 @@ def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
         components["carts"] = {"shards": shards}
     for n in range(200):
         key = b"{cart:%d}:items" % n
-        with servers.server_of("unique", zlib.crc32(key) % 2).client(db=7) as client:
-            client.set(key, n)
+        client_of(servers.server_of("unique", zlib.crc32(key) % 2), db=7).set(key, n)
     refused = cli("config", "push", pushed).error()
     assert "by the {tag} in them: whole keys may have been hashed before" in refused
     assert "use a placement that hashes whole keys (docs/placement.md)" in refused
@@ -767,8 +763,7 @@ def test_keys_of_other_shards_stop_a_shard_that_moves(
 ) -> None:
     with servers.server_of("unique", 1).client(db=1) as own, stranger.client(db=1) as new:
         copy(own, new)
-    with servers.server_of("unique", 0).client(db=1) as old:
-        old.flushdb()
+    client_of(servers.server_of("unique", 0), db=1).flushdb()
     refused = cli("config", "push", edited("unique", 0, port=stranger.port)).error()
     assert "config:redis:unique:0" in refused
     assert "holds keys that are not this shard's: crc32 places " in refused

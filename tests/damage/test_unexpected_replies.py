@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from damages import NOTHING, STORED, SUBJECTS as DAMAGED, Driver, Waited
 from faces import Face, drawn
 from relays import Relay
@@ -88,8 +89,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture(params=["blocking", "awaiting"])
 def relayed(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Relayed]:
-    with server.client() as client:
-        client.flushall()
+    client_of(server).flushall()
     with closing(Relayed(server, request.param == "awaiting")) as relayed:
         yield relayed
 

@@ -25,6 +25,7 @@ from zlib import crc32
 
 import pytest
 import redis
+from arranged import client_of
 from click.testing import CliRunner
 
 import shardkit
@@ -124,8 +125,7 @@ def running() -> Iterator[list[LocalServer]]:
 @pytest.fixture
 def fresh(running: list[LocalServer]) -> list[LocalServer]:
     for each in running:
-        with each.client() as client:
-            client.flushall()
+        client_of(each).flushall()
     return running
 
 
@@ -414,8 +414,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     ):
         yield Bench(connect, servers, kit, book, raw)
         for server in servers.servers:
-            with server.client() as client:
-                client.flushall()
+            client_of(server).flushall()
 
 
 def shard_of(key: str, count: int) -> int:

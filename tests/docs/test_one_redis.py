@@ -10,6 +10,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 
 import shardkit
@@ -113,8 +114,7 @@ def test_one_server_becomes_two_and_one_again_by_the_steps_of_the_page(
         assert counted == writing.counts
         assert min(counted.values()) > 0
         assert len(names["kit"].topology.reread("app").shards) == 0
-        with redis2.client() as client:
-            assert client.keys("user:*") == []
+        assert client_of(redis2).keys("user:*") == []
         names["kit"].close()
 
 

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pytest
 import redis
+from arranged import client_of
 from faces import alive
 from local_helpers import all_end, eventually
 from redis.backoff import NoBackoff
@@ -30,13 +31,11 @@ from shardkit.local import LocalServer, find_server, server
 
 
 def value(at: LocalServer, key: str, db: int = 0) -> bytes | None:
-    with at.client(db=db) as client:
-        return client.get(key)  # type: ignore[no-any-return]
+    return client_of(at, db=db).get(key)  # type: ignore[no-any-return]
 
 
 def put(at: LocalServer, key: str, text: str, db: int = 0) -> None:
-    with at.client(db=db) as client:
-        client.set(key, text)
+    client_of(at, db=db).set(key, text)
 
 
 def connect(at: LocalServer, **fields: Any) -> redis.Redis:
@@ -51,8 +50,7 @@ def test_a_server_answers_on_a_free_port_and_is_gone_afterwards(binary: Path) ->
         assert value(local, "greeting") == b"hello"
         assert local.running
         assert local.address == f"127.0.0.1:{local.port}"
-        with local.client() as client:
-            assert client.config_get("bind") == {"bind": "127.0.0.1"}
+        assert client_of(local).config_get("bind") == {"bind": "127.0.0.1"}
         with pytest.raises(LocalServerError, match="runs already"):
             local.start()
         assert local.pid == pid
@@ -114,8 +112,7 @@ def test_a_restarted_server_keeps_what_was_configured_while_it_ran() -> None:
             client.config_set("maxmemory-policy", "allkeys-lru")
             client.config_rewrite()
         local.restart()
-        with local.client() as client:
-            assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "allkeys-lru"
+        assert client_of(local).config_get("maxmemory-policy")["maxmemory-policy"] == "allkeys-lru"
 
 
 def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
@@ -163,8 +160,7 @@ def test_a_password_is_asked_for(binary: Path) -> None:
             stranger.ping()
         with connect(local, password='pass "word"\n') as friend:
             assert friend.ping()
-        with local.client() as client:
-            assert client.acl_whoami() == "default"
+        assert client_of(local).acl_whoami() == "default"
 
 
 def test_the_password_is_in_no_repr_no_argument_and_no_log() -> None:

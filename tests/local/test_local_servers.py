@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from faces import alive, free_port
 from local_helpers import eventually
 from redis.exceptions import AuthenticationError
@@ -166,12 +167,9 @@ def fields(servers: LocalServers, component: str) -> dict[str, Any]:
 def test_entries_share_a_server_with_as_many_databases_as_they_need(
     unique: str, databases: list[int]
 ) -> None:
-    found = []
     with servers_of(f"  unique: {unique}") as servers:
-        for server in servers.servers:
-            with server.client() as client:
-                found.append(int(client.config_get("databases")["databases"]))
-    assert found == databases
+        settings = [client_of(server).config_get("databases") for server in servers.servers]
+    assert settings == [{"databases": str(count)} for count in databases]
 
 
 def test_entries_of_one_server_may_name_the_same_replica() -> None:
@@ -193,8 +191,7 @@ def test_users_and_passwords_are_those_of_all_entries() -> None:
     with servers_of(text) as servers:
         [server] = servers.servers
         for login in ({"password": "one"}, {"username": "u", "password": "two"}):
-            with server.client(**login) as client:
-                assert client.ping()
+            assert client_of(server, **login).ping()
 
 
 def test_different_passwords_for_one_user_are_an_error_that_shows_neither() -> None:
@@ -211,8 +208,7 @@ def test_a_secret_is_taken_from_the_environment_or_made_up(monkeypatch: pytest.M
     text = "  a: {entry: {host: a, password: '${A}'}}\n  b: {entry: {host: b, password: '${B}'}}"
     with servers_of(text) as servers:
         for server, password in zip(servers.servers, ("known", "local-B"), strict=True):
-            with server.client(password=password) as client:
-                assert client.ping()
+            assert client_of(server, password=password).ping()
         assert fields(servers, "a")["password"] == "${A}"
         assert fields(servers, "b")["password"] == "local-B"
 
@@ -279,10 +275,7 @@ def test_three_masters_hold_all_keys_between_them(binary: Path) -> None:
         for n in range(200):
             client.set(f"key:{n}", n)
         assert [client.get(f"key:{n}") for n in (0, 100, 199)] == [b"0", b"100", b"199"]
-        sizes = []
-        for node in cluster.nodes:
-            with node.client() as direct:
-                sizes.append(direct.dbsize())
+        sizes = [client_of(node).dbsize() for node in cluster.nodes]
         assert sum(sizes) == 200
         assert all(sizes)
         assert cluster.entry.is_cluster
@@ -309,8 +302,7 @@ def test_a_replica_takes_over_from_a_killed_master(binary: Path) -> None:
             for pair in zip(cluster.nodes[:3], cluster.nodes[3:], strict=True)
             if pair[0].port == owner
         )
-        with master.client() as direct:
-            assert direct.wait(1, 5000) == 1
+        assert client_of(master).wait(1, 5000) == 1
         master.kill()
 
         def answered() -> bool:
@@ -391,8 +383,7 @@ def test_the_sentinels_replace_a_killed_master_which_comes_back_as_a_replica(bin
         watched.master.restart()
 
         def follows() -> bool:
-            with watched.master.client() as client:
-                return client.get("greeting") == b"bye"
+            return client_of(watched.master).get("greeting") == b"bye"
 
         assert eventually(follows)
         pids.append(watched.master.pid)

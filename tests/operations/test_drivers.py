@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import client_of, map_of
 from faces import faced
 from lua_keys import UNDECLARED, watched
 from operation_helpers import BlockingDriver, Run, ScriptedLink, failure, say, steps, tolerant
@@ -299,8 +299,7 @@ def test_a_user_without_rights_learns_which(server: LocalServer) -> None:
     said = refusal(server, username="app", password=SECRET)
     assert "the user may not run EVAL" in said or "the user may not run HSET" in said
     assert "grant it: ACL SETUSER <user> +" in said
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "+@all", "resetkeys", "~other:*")
+    client_of(server).execute_command("ACL", "SETUSER", "app", "+@all", "resetkeys", "~other:*")
     said = refusal(server, username="app", password=SECRET)
     assert "the user may not use this key; grant it: ACL SETUSER <user> ~<pattern>" in said
 
@@ -309,15 +308,13 @@ def test_wrong_and_missing_passwords_and_databases_are_told_apart(server: LocalS
     assert "the server has no password, and the entry gives one" in refusal(server, password=SECRET)
     said = refusal(server, db=99)
     assert "cannot be used: the server has no database of this number; correct db" in said
-    with server.client() as client:
-        client.config_set("requirepass", "other")
+    client_of(server).config_set("requirepass", "other")
     assert "the user or password is refused; correct" in refusal(server, password=SECRET)
     assert "the server asks for a password; add password:" in refusal(server)
 
 
 def test_a_config_server_that_asks_for_a_password_says_so(server: LocalServer) -> None:
-    with server.client() as client:
-        client.config_set("requirepass", SECRET)
+    client_of(server).config_set("requirepass", SECRET)
     with (
         shardkit.connect(f"redis://127.0.0.1:{server.port}") as kit,
         pytest.raises(ConfigServerError, match="asks for a password; add password: to its entry"),

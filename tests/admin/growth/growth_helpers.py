@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
 from moments import write_record
@@ -256,13 +257,11 @@ def still_there(fleet: Fleet) -> bool:
 
 
 def replication(server: LocalServer) -> dict[str, Any]:
-    with server.client() as client:
-        return dict(client.info("replication"))
+    return dict(client_of(server).info("replication"))
 
 
 def follow(replica: LocalServer, master: LocalServer) -> None:
-    with replica.client() as client:
-        client.replicaof("127.0.0.1", str(master.port))
+    client_of(replica).replicaof("127.0.0.1", str(master.port))
     assert eventually(lambda: replication(replica)["master_link_status"] == "up", 60)
 
 

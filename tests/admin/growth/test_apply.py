@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import client_of
 from faces import eventually
 from growth_helpers import FAST, PATIENT, Fleet, follow, strays
 
@@ -127,8 +128,7 @@ def test_what_no_step_does_is_refused_before_anything_is_changed(farm: Fleet) ->
     farm.describe({"users": {"shards": [both, farm.at(0, db=2)]}, "one": {"entry": farm.at(2)}})
     epoch = farm.config.get("config:epoch")
     shards = [both, farm.at(0, db=2)]
-    with farm.servers[3].client(db=5) as client:
-        client.set("somebody's", 1)
+    client_of(farm.servers[3], db=5).set("somebody's", 1)
 
     def problems(components: dict[str, Any], **top: Any) -> str:
         wanted = map_of(components, **top)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 from growth_helpers import PATIENT, Fleet, certified, describe, losing_nothing, small
 
@@ -75,8 +76,7 @@ def test_shards_are_moved_until_servers_are_near_the_mean(fleet: Fleet) -> None:
         fleet.config, measure_balance(fleet.config, seconds=0.1, share=1.0), tolerance=0.25
     )
     assert (again.fits, again.moves) == (True, ())
-    with fleet.servers[2].client() as client:
-        assert client.info("keyspace")
+    assert client_of(fleet.servers[2]).info("keyspace")
 
 
 def test_a_big_key_a_hot_tag_and_a_skewed_shard_are_named(fleet: Fleet) -> None:
@@ -84,8 +84,7 @@ def test_a_big_key_a_hot_tag_and_a_skewed_shard_are_named(fleet: Fleet) -> None:
     with fleet.servers[0].client(db=1) as client:
         client.set("one big key", "v" * 500_000)
         client.mset({f"small{n}": n for n in range(300)})
-    with fleet.servers[0].client(db=2) as client:
-        client.mset({f"{{acme}}:{n}": "v" * 1000 for n in range(200)})
+    client_of(fleet.servers[0], db=2).mset({f"{{acme}}:{n}": "v" * 1000 for n in range(200)})
     end = threading.Event()
 
     def use() -> None:
@@ -153,8 +152,9 @@ def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) 
     shards = [fleet.at(server, db=db) for db in (1, 2) for server in (0, 1)]
     fleet.describe({"users": {"shards": shards}})
     for number in (1, 2):
-        with fleet.servers[0].client(db=number) as client:
-            client.mset({f"k{number}:{n}": "v" * 4000 for n in range(20 * number)})
+        client_of(fleet.servers[0], db=number).mset(
+            {f"k{number}:{n}": "v" * 4000 for n in range(20 * number)}
+        )
     report = measure_balance(fleet.config, seconds=0.1, share=1.0)
     assert [each.free for each in report.servers] == [14, 14]
     plan = plan_balance(fleet.config, report, tolerance=0.4)
@@ -170,8 +170,7 @@ def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) 
             assert all(client.exists(f"k1:{n}") for n in range(20))
     # Without a database that is free, none can move.
     for number in range(16):
-        with fleet.servers[1].client(db=number) as client:
-            client.set("somebody's", 1)
+        client_of(fleet.servers[1], db=number).set("somebody's", 1)
     report = measure_balance(fleet.config, seconds=0.1, share=1.0)
     assert [each.free for each in report.servers] == [14, 0]
     plan = plan_balance(fleet.config, report, tolerance=0.2)
@@ -196,16 +195,14 @@ def test_what_cannot_be_balanced_is_said(fleet: Fleet) -> None:
         measure_balance(fleet.config, ["unknown"])
     with pytest.raises(InvalidArgumentError, match=r"share=0; give a number, 0\.001 to 1"):
         measure_balance(fleet.config, share=0)
-    with fleet.servers[2].client(db=6) as client:
-        client.set("somebody's", 1)
+    client_of(fleet.servers[2], db=6).set("somebody's", 1)
     plan = plan_balance(fleet.config, report, tolerance=0.2)
     if "users:5" in {shard for each in plan.moves for shard in each.shards}:
         with pytest.raises(
             GrowthError, match=r"has keys in database 6.*; correct that, and plan again"
         ):
             apply_balance(fleet.config, plan)
-    with fleet.servers[0].client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "-monitor")
+    client_of(fleet.servers[0]).execute_command("ACL", "SETUSER", "default", "-monitor")
     with pytest.raises(GrowthError, match=rf"{fleet.name(0)} cannot be measured: .*; grant the"):
         measure_balance(fleet.config, watch=True, seconds=0.1)
     fleet.servers[1].kill()
@@ -224,8 +221,7 @@ def test_databases_that_must_stay_do(fleet: Fleet) -> None:
     with fleet.servers[0].client(db=1) as config:
         describe(config, components)
         config.set("k", "v" * 100_000)
-        with fleet.servers[0].client(db=2) as client:
-            client.set("k", "v" * 100_000)
+        client_of(fleet.servers[0], db=2).set("k", "v" * 100_000)
         report = measure_balance(config, to=[fleet.name(1)], seconds=0.1, share=1.0)
         assert report.skipped == ("slots",)
         assert {each.shards: each.fixed for each in report.databases} == {

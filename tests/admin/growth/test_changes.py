@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 from faces import drawn, eventually
 from growth_helpers import FAST, PATIENT, Fleet, follow, small, still_there
@@ -167,8 +168,7 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}, "old": old})
     small(fleet)
     remove(fleet.config, last_known(fleet.config, "old"))
-    with fleet.servers[1].client() as client:
-        client.set("k", 1)
+    client_of(fleet.servers[1]).set("k", 1)
     go_on = getattr(Pipeline, moment)
 
     def asleep(pipe: Any, *args: Any) -> Any:
@@ -208,8 +208,7 @@ def test_a_backup_begins_again_if_entries_change(
     fleet: Fleet, cut_after_a_move: list[Any], tmp_path: Path
 ) -> None:
     users = last_known(fleet.config, "users").component
-    with fleet.servers[0].client(db=2) as old:
-        keys = old.dbsize() - 1  # without the witness
+    keys = client_of(fleet.servers[0], db=2).dbsize() - 1  # without the witness
     manifest = backup([users], tmp_path / "backup", config=fleet.config)
     assert cut_after_a_move[0].phase == "done"
     [there] = [each for each in manifest.servers if "users:1" in each.shards]
@@ -256,8 +255,7 @@ def test_a_fence_that_could_be_evicted_stops_a_move(fleet: Fleet) -> None:
     for what in (["users:1"], fleet.name(0)):
         notes = plan_move(fleet.config, what, fleet.name(1)).notes
         assert any(f"{fleet.name(1)} evicts keys (allkeys-lru)" in note for note in notes)
-    with fleet.servers[0].client() as client:
-        client.config_set("maxmemory-policy", "volatile-lru")
+    client_of(fleet.servers[0]).config_set("maxmemory-policy", "volatile-lru")
     assert fleet.move_shard().phase == "done"
 
 
@@ -477,8 +475,7 @@ def test_a_conversion_waits_for_a_move_of_the_keys_that_it_reads(
     busy: tuple[Fleet, dict[str, list[str]]],
 ) -> None:
     fleet, words = busy
-    with fleet.servers[3].client() as client:
-        databases = [f"{client.info('server')['run_id']}/3"]
+    databases = [f"{client_of(fleet.servers[3]).info('server')['run_id']}/3"]
     other = replace(open_change("move"), databases=databases)
     fleet.config.hset(CHANGES_KEY, other.id, changes.text_of(other))
     done = fleet.run("convert", *words["convert"], "--from", "moved", code=1)

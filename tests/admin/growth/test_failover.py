@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from faces import eventually, free_port
 from growth_helpers import (
     LEAST,
@@ -73,8 +74,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         router.mset({f"k{n}": n for n in range(100)})
-        with a.client() as client:
-            client.wait(2, 5000)
+        client_of(a).wait(2, 5000)
         c.pause()  # it lags, while b gets more
         router["more"].set("more", 1)
         with a.client() as client, b.client() as replica:
@@ -181,8 +181,7 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
     ask_for_a_replica(a, b)
     with losing_nothing(fleet):
         fail_over(fleet.config, "users:0")
-    with b.client() as client:
-        assert client.config_get(LEAST)[LEAST] == "1"
+    assert client_of(b).config_get(LEAST)[LEAST] == "1"
     b.kill()
     fail_over(fleet.config, "users:0")  # a has no replica now, and takes writes
     with shardkit.connect(fleet.url) as kit:
@@ -193,8 +192,7 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
         with pytest.raises(redis.ResponseError, match=r"NOREPLICAS|good replicas"):
             client.set("stray", 1)
     assert [fence.applied for fence in apply_fences(fleet.config, timeout=5)] == [True]
-    with a.client() as client:
-        assert client.config_get(LEAST)[LEAST] == "1"
+    assert client_of(a).config_get(LEAST)[LEAST] == "1"
 
 
 @pytest.mark.parametrize("moment", ["hand over", "failover: push entries"])
@@ -292,15 +290,13 @@ def test_a_master_that_is_silent_to_all_its_replicas_is_replaced(fleet: Fleet) -
 
 def lose_link(replica: LocalServer) -> None:
     """Have a replica notice that its master is silent."""
-    with replica.client() as client:
-        client.config_set("repl-timeout", 2)
+    client_of(replica).config_set("repl-timeout", 2)
     assert eventually(lambda: replication(replica)["master_link_status"] == "down")
 
 
 def hand_over(master: LocalServer, replica: LocalServer) -> None:
     """What a failover does before it pushes the entries."""
-    with master.client() as client:
-        client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
+    client_of(master).execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
     assert eventually(lambda: replication(replica)["role"] == "master")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -53,8 +54,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     new = LocalServer().start()  # the replica that is attached
     for line in lines:
         if line == "shardkit failover 127.0.0.1:7001":  # a master of that address, with a replica
-            with fleet.servers[2].client() as client:
-                client.flushall()  # after the shard was there
+            client_of(fleet.servers[2]).flushall()  # after the shard was there
             follow(fleet.servers[2], fleet.servers[0])
             fleet.push(0, (2,))
         words = line

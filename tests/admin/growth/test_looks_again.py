@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import before_sending
+from arranged import before_sending, client_of
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
 from moments import killed_at
@@ -92,8 +92,9 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
     assert phase == ("done" if is_resumed else "aborted")
     assert fleet.masters() == [fleet.name(1 if is_resumed else 2)] * 2
     assert still_there(fleet)
-    with fleet.servers[1].client(db=1) as client:
-        assert bool(client.dbsize()) is is_resumed, "an abort empties the new server"
+    assert bool(client_of(fleet.servers[1], db=1).dbsize()) is is_resumed, (
+        "an abort empties the new server"
+    )
 
 
 @faces
@@ -191,8 +192,7 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
 def restart_empty(fleet: Fleet) -> None:
     """Have the source lose its keys."""
     server = fleet.servers[0]
-    with server.client() as client:
-        client.config_set("save", "")
+    client_of(server).config_set("save", "")
     server.kill()
     for snapshot in Path(server.directory).rglob("*.rdb"):
         snapshot.unlink()
@@ -228,8 +228,7 @@ def test_keys_that_clients_delete_are_not_lost(fleet: Fleet) -> None:
     small(fleet)
     with killed_at("caught up"):
         fleet.move_shard()
-    with fleet.servers[0].client(db=2) as client:
-        client.flushdb()
+    client_of(fleet.servers[0], db=2).flushdb()
     assert growth.resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert not keys_in(fleet, 1)
 
@@ -313,8 +312,7 @@ class TestLateRepair(Case):
         """Have a move leave a database, and lose its fence."""
         super().setup()
         self.ends("move", "shards", "users:1", "--to", self.new, "--hold", "3")
-        with self.fleet.servers[0].client(db=2) as client:
-            client.flushdb()
+        client_of(self.fleet.servers[0], db=2).flushdb()
 
     def act(self) -> None:
         """Move the shard back, and end the command's lease."""
@@ -322,8 +320,7 @@ class TestLateRepair(Case):
 
     def check(self, woken: bool) -> None:
         super().check(woken)
-        with self.fleet.servers[0].client(db=2) as client:
-            assert client.exists("config:fence") is not woken
+        assert client_of(self.fleet.servers[0], db=2).exists("config:fence") is not woken
 
 
 @pytest.mark.timeout(600)
@@ -417,8 +414,7 @@ def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> 
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
-    with fleet.servers[1].client(db=2) as client:
-        client.flushdb()
+    client_of(fleet.servers[1], db=2).flushdb()
     assert fleet.move_shard().phase == "done"
     assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [True]
     assert still_there(fleet)
@@ -434,8 +430,7 @@ def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
-    with fleet.servers[1].client(db=2) as client:
-        client.flushdb()
+    client_of(fleet.servers[1], db=2).flushdb()
     is_lease = lambda connection, text: "SET" in text and "config:growth:lease" in text  # noqa: E731
     with before_sending(is_lease, fleet.move_shard):
         call(face, "apply_fences", fleet.config)
@@ -489,8 +484,7 @@ def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str)
     follow(fleet.servers[0], fleet.servers[1])  # by hand, not by `failover --guard`
     call(face, "fail_over", fleet.config, "users:0", fleet.name(0))
     call(face, "detach_replica", fleet.config, fleet.name(1))
-    with fleet.servers[1].client() as client:
-        client.flushall()
+    client_of(fleet.servers[1]).flushall()
     shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
     fleet.describe({"users": shards, "other": {"entry": fleet.at(1)}})
     call(face, "apply_fences", fleet.config)
@@ -512,8 +506,7 @@ def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -
         assert still_there(fleet)
         for each in cluster.nodes:
             each.resume()
-            with each.client() as client:
-                client.flushall()
+            client_of(each).flushall()
         with killed_at("take over"):
             start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
         for each in cluster.nodes:
@@ -526,8 +519,7 @@ def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -
             lambda: all(each.applied for each in call(face, "apply_fences", fleet.config)), 60
         )
         for each in cluster.nodes:
-            with each.client() as client:
-                assert int(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+            assert int(client_of(each).config_get("min-replicas-to-write")["min-replicas-to-write"])
 
 
 @pytest.mark.long(2)
@@ -574,8 +566,7 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
         fleet.config.flushall()
         for key, value in older.items():
             fleet.config.restore(key, 0, value or b"")
-    with fleet.servers[1].client() as new:
-        new.save()
+    client_of(fleet.servers[1]).save()
     fleet.servers[1].kill()
     with pytest.raises(GrowthError, match=rf"has been emptied.* still name {fleet.name(1)}.*done"):
         call(face, "end_change", fleet.config, "users:1", lost=True)
@@ -595,8 +586,7 @@ def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
     for moment in ["copy all", *["keep up to date"] * is_refilled]:
         with killed_at(moment):
             call(face, "resume_move", fleet.config, "users:1", keep=True)
-    with fleet.servers[1].client() as new:
-        new.save()
+    client_of(fleet.servers[1]).save()
     fleet.servers[1].kill()
     if is_refilled:
         assert call(face, "end_change", fleet.config, "users:1", lost=True).phase == "aborted"
@@ -622,13 +612,11 @@ def test_clients_are_not_led_back_by_a_record_from_before_the_push(
     fleet.config.flushall()
     for key, value in older.items():
         fleet.config.restore(key, 0, value or b"")
-    with fleet.servers[1].client() as new:
-        new.save()
+    client_of(fleet.servers[1]).save()
     fleet.servers[1].kill()
     with pytest.raises(GrowthError, match=r"is being emptied|has taken over"):
         call(face, command, fleet.config, "users:1")
-    with fleet.servers[0].client(db=2) as client:
-        assert client.exists("config:fence")
+    assert client_of(fleet.servers[0], db=2).exists("config:fence")
     fleet.servers[1].restart()
     assert call(face, "resume_move", fleet.config, "users:1").phase == "done"
     assert fleet.masters() == [fleet.name(0), fleet.name(1)]
@@ -641,12 +629,10 @@ def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
 ) -> None:
     small(fleet)
     old, new, _ = fleet.replicated(1)
-    with old.client() as client:
-        client.save()
+    client_of(old).save()
     old.kill()
     call(face, "fail_over", fleet.config, "users:0")
-    with new.client() as client:
-        client.config_set("save", "")
+    client_of(new).config_set("save", "")
     new.kill()
     for snapshot in Path(new.directory).rglob("*.rdb"):
         snapshot.unlink()
@@ -695,8 +681,7 @@ def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, 
         assert copied
         fleet.servers[1].pause()  # so that it does not copy the empty server at once
         restart_empty(fleet)
-        with fleet.servers[0].client() as old:
-            old.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        client_of(fleet.servers[0]).execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
         fleet.servers[1].resume()
         said = rf"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was"
         with pytest.raises(GrowthError, match=said):

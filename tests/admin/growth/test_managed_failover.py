@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from arranged import client_of
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -135,8 +136,7 @@ def test_sentinels_of_redis_promote_a_replica_without_handing_over() -> None:
             done = fail_over(config, "data")
         assert not done.planned, "these Sentinels know no COORDINATED"
         assert str(done.target) == watched.replicas[0].address
-        with watched.replicas[0].client() as client:
-            assert client.get("k") == b"1"
+        assert client_of(watched.replicas[0]).get("k") == b"1"
 
 
 def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_before() -> None:
@@ -145,8 +145,7 @@ def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_
             follow(replica, watched.master)
         priorities = [100, 1, 50]  # they would choose the second
         for replica, priority in zip(watched.replicas, priorities, strict=True):
-            with replica.client() as client:
-                client.config_set("replica-priority", priority)
+            client_of(replica).config_set("replica-priority", priority)
         with server.client() as config:
             watched_as(config, watched)
             with watched.replicas[0].client() as client:  # somebody was killed who had it so
@@ -393,8 +392,7 @@ def test_a_node_refuses_what_a_process_orders_that_was_stopped(
             fail_over(config, first, replica)
         assert replication(cluster.nodes[0])["role"] == "master"
         for node in cluster.nodes:
-            with node.client() as client:
-                assert client.keys("config:fence*") == []
+            assert client_of(node).keys("config:fence*") == []
 
 
 @pytest.mark.parametrize("moment", ["_ask_sentinels", "_set_priority", "_is_master"])

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import BINARIES, ask
+from arranged import BINARIES, ask, client_of
 from click.testing import CliRunner
 from faces import PATIENCE, eventually
 from growth_helpers import (
@@ -373,8 +373,7 @@ def test_servers_with_passwords_hand_over(
     shards = [fleet.at(0, username="app", **login, db=number) for number in (1, 2)]
     fleet.describe({"users": {"shards": shards}})
     assert fleet.move_server().phase == "done"
-    with fleet.servers[1].client() as client:
-        client.config_set("masterauth", "")
+    client_of(fleet.servers[1]).config_set("masterauth", "")
     assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
     assert eventually(lambda: replication(fleet.servers[1])["master_link_status"] == "up")
 

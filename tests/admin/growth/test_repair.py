@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import client_of
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, replication, small, still_there
 from moments import killed_at
@@ -164,8 +165,7 @@ def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
     small(fleet)
     with killed_at(moment):
         fleet.move_shard()
-    with fleet.servers[side].client(db=2) as client:
-        client.set("config:fence", text)
+    client_of(fleet.servers[side], db=2).set("config:fence", text)
     repair_changes(fleet.config)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert still_there(fleet)
@@ -284,8 +284,7 @@ def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:
     with killed_at("push"):
         fleet.move_shard()
     for server in fleet.servers[:2]:
-        with server.client(db=2) as client:
-            client.delete("config:fence")
+        client_of(server, db=2).delete("config:fence")
     with pytest.raises(GrowthError, match=r"out of date; find .*: shardkit changes end users:1"):
         resume_move(fleet.config, "users:1")
     assert end_change(fleet.config, "users:1").phase == "aborted"
@@ -311,8 +310,7 @@ def test_a_promoted_replica_takes_the_place_of_its_master(
     fleet.replicated(2)
     with killed_at(moment):
         fleet.move_shard()
-    with fleet.servers[0].client() as master:
-        assert master.wait(1, 5000)
+    assert client_of(fleet.servers[0]).wait(1, 5000)
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0))
     if (work, moment) == (abort_move, "push"):
@@ -355,8 +353,7 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
         fleet.move_server()
     old, new = fleet.servers[:2]
     if not followed:
-        with old.client() as client:
-            client.config_set("masterauth", "wrong")  # it cannot follow in the meantime
+        client_of(old).config_set("masterauth", "wrong")  # it cannot follow in the meantime
     new.kill()
     for snapshot in Path(new.directory).glob("*.rdb"):
         snapshot.unlink()
@@ -436,8 +433,7 @@ def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
     with pytest.raises(GrowthError, match=said):
         abort_move(fleet.config, fleet.name(0))
     assert replication(fleet.servers[1])["role"] == "slave"
-    with fleet.servers[1].client(db=1) as client:
-        assert client.dbsize()
+    assert client_of(fleet.servers[1], db=1).dbsize()
 
 
 def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> None:

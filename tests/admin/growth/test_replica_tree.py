@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import before_sending
+from arranged import before_sending, client_of
 from faces import eventually, free_port
 from growth_helpers import FAST, PATIENT, Fleet, follow, replication, small, still_there, writing
 from moments import before, killed_at
@@ -240,8 +240,7 @@ def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> No
 def test_a_tree_says_of_each_server_what_it_follows_instead(fleet: Fleet) -> None:
     a, b, c = fleet.servers
     fleet.push(0, (1,))
-    with b.client() as client:
-        client.replicaof("127.0.0.1", "1")
+    client_of(b).replicaof("127.0.0.1", "1")
     [_, node] = tree(fleet)
     assert (node.state, node.ok) == ("no link", False)
     follow(b, c)

@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from arranged import client_of
 from faces import PATIENCE, Exchanges, Face, eventually, faced
 from growth_helpers import PATIENT, Fleet, certified, filled, losing_nothing, on_redis_too, there
 from moments import before as overtaken, killed_at
@@ -181,8 +182,7 @@ def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(fleet: Fleet)
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert int(router["more"].get("more") or 0) == len(MOMENTS)
     assert there(fleet) == before
-    with fleet.servers[1].client(db=0) as old:
-        assert set(old.keys()) <= {b"config:fence", b"config:witness"}
+    assert set(client_of(fleet.servers[1], db=0).keys()) <= {b"config:fence", b"config:witness"}
 
 
 def test_keys_that_do_not_tell_their_place_are_named_and_found_by_rules(fleet: Fleet) -> None:
@@ -218,8 +218,7 @@ def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(fleet: Fleet) 
     at_first = stored(fleet)
 
     def disturb() -> None:
-        with fleet.servers[0].client(db=1) as client:
-            client.mset({f"wrong{n}": n for n in range(40)})
+        client_of(fleet.servers[0], db=1).mset({f"wrong{n}": n for n in range(40)})
 
     said = r"not where their names say, such as wrong.*, so the"
     with overtaken("copy all", disturb), pytest.raises(GrowthError, match=said):

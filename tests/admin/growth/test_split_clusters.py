@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from faces import PATIENCE, eventually
 from growth_helpers import (
     FAST,
@@ -109,8 +110,7 @@ def settings(cluster: LocalCluster) -> set[str]:
     """What closes the cluster's nodes, or does not."""
     found = set()
     for node in cluster.nodes:
-        with node.client() as client:
-            found.add(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+        found.add(client_of(node).config_get("min-replicas-to-write")["min-replicas-to-write"])
     return found
 
 
@@ -286,8 +286,7 @@ def test_slots_that_move_during_a_copy_stop_it(fleet: Fleet, cluster: LocalClust
     assert certified(resume_move(fleet.config, "users", hold=PATIENT))
     assert there(fleet) == before
     for node in (b, a):
-        with node.client() as client:
-            client.config_set("min-replicas-to-write", 0)
+        client_of(node).config_set("min-replicas-to-write", 0)
     move_a_slot((b, a), slot)
 
 

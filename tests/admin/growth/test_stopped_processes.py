@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import before_sending
+from arranged import before_sending, client_of
 from click.testing import CliRunner
 from faces import PATIENCE, eventually
 from growth_helpers import PATIENT, Fleet, damage, follow, replication, small, still_there
@@ -390,8 +390,7 @@ def test_a_late_failover_promotes_nothing(fleet: Fleet) -> None:
     with before("take writes alone", others), pytest.raises(GrowthError, match=ENDED):
         fail_over(fleet.config, "users:0", fleet.name(1))
     assert fleet.masters() == [fleet.name(2)] * 2
-    with b.client() as client:
-        assert client.info("replication")["role"] == "slave"
+    assert client_of(b).info("replication")["role"] == "slave"
     assert masters_write(fleet)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 from faces import PATIENCE, eventually
 from growth_helpers import Fleet, replication, still_there
@@ -255,8 +256,7 @@ class Attach(Case):
         """Attach it to another server."""
         if replication(self.fleet.servers[2])["role"] == "slave":
             self.ends("replicas", "detach", self.new)
-            with self.fleet.servers[2].client() as client:
-                client.flushall()
+            client_of(self.fleet.servers[2]).flushall()
         self.ends("replicas", "attach", self.new, "--to", "other")
 
     def check(self, woken: bool) -> None:
@@ -278,8 +278,7 @@ class Detach(Case):
     def act(self) -> None:
         """Detach it, and attach it again."""
         self.repair()
-        with self.fleet.servers[2].client() as client:
-            client.flushall()
+        client_of(self.fleet.servers[2]).flushall()
         self.ends("replicas", "attach", self.new, "--to", "users:0")
 
     def repair(self) -> None:
@@ -380,8 +379,7 @@ class Restore(Case):
         whole = [*(b"%d" % n for n in range(50)), None]
         assert found == (51 * [b"new"] if woken else whole)
         for db in (5, 6):
-            with self.fleet.servers[2].client(db=db) as client:
-                assert not client.keys("*:restored")
+            assert not client_of(self.fleet.servers[2], db=db).keys("*:restored")
 
 
 class Replan(Case):
