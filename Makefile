@@ -73,7 +73,7 @@ week: setup  ## an operator's week: the runbook of docs/operations.md under load
 	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
 
 walk: setup  ## a reader walks the README and the site, page after page, on servers of which one dies
-	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py tests/docs/test_one_redis.py
+	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py
 
 others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/pip install -q uv

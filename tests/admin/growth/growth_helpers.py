@@ -19,12 +19,12 @@ import redis
 from arranged import client_of
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
-from moments import write_record
+from moments import killed_at, write_record
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import Move, MovePlan, plan_move, start_move
+from shardkit.admin.growth import Move, MovePlan, plan_move, start_move, start_split
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -71,6 +71,29 @@ class Fleet:
 
     def move(self, of_shards: bool, **options: Any) -> Move:
         return self.move_shard(**options) if of_shards else self.move_server(**options)
+
+    def kill_move(self, *moments: str, of: str = "shard", **options: Any) -> str:
+        """Have a move of a shard or the server, or a split, be killed; return what it is called.
+
+        At the moment "" it is done.
+        """
+        with killed_at(*moments) if moments[0] else nullcontext():
+            if of == "split":
+                new = {"shards": 3, "over": [self.name(1)], "hold": PATIENT}
+                start_split(self.config, "users", **{**new, **options})
+            else:
+                self.move(of == "shard", **options)
+        return {"shard": "users:1", "server": self.name(0), "split": "users"}[of]
+
+    def snapshot(self) -> dict[Any, Any]:
+        """What the config server has."""
+        return {key: self.config.dump(key) for key in self.config.scan_iter("config:*")}
+
+    def restore(self, snapshot: dict[Any, Any]) -> None:
+        """Lose what the config server has had since a snapshot."""
+        self.config.flushall()
+        for key, value in snapshot.items():
+            self.config.restore(key, 0, value)
 
     def plan(self, of_shards: bool) -> MovePlan:
         """What a move would do, and what prevents it."""
@@ -254,6 +277,15 @@ def still_there(fleet: Fleet) -> bool:
     with shardkit.connect(fleet.url) as kit:
         values = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
     return bool(values == [b"%d" % n for n in range(50)])
+
+
+def restart_empty(server: LocalServer) -> None:
+    """Have a server lose its keys."""
+    client_of(server).config_set("save", "")
+    server.kill()
+    for snapshot in Path(server.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    server.restart()
 
 
 def replication(server: LocalServer) -> dict[str, Any]:

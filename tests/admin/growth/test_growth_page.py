@@ -49,7 +49,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
     lines = [line for block in blocks for line in block.splitlines()]
-    lines = [line for line in lines if "shardkit balance" not in line]  # see test_balance
+    lines = [line for line in lines if "shardkit balance" not in line]  # see test_apply
     assert len(lines) == 27
     new = LocalServer().start()  # the replica that is attached
     for line in lines:

@@ -15,7 +15,16 @@ import pytest
 import redis
 from arranged import before_sending, client_of
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    follow,
+    on_redis_too,
+    replication,
+    restart_empty,
+    small,
+    still_there,
+)
 from moments import killed_at
 from test_woken_commands import Case
 
@@ -56,8 +65,7 @@ def test_a_move_whose_target_a_failover_promoted_is_done(
     fleet: Fleet, face: str, moment: str, is_back: bool
 ) -> None:
     small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    fleet.kill_move(moment, of="server")
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(1), force=True)
     if is_back:
@@ -79,8 +87,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 ) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at("take writes alone"):
-        fleet.move_server()
+    fleet.kill_move("take writes alone", of="server")
     if crash:
         fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(2))
@@ -100,8 +107,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 @faces
 def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at("server: certify"):
-        fleet.move_server()
+    fleet.kill_move("server: certify", of="server")
     follow(fleet.servers[2], fleet.servers[1])
     fail_over(fleet.config, fleet.name(1), to=fleet.name(2))
     assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
@@ -115,8 +121,7 @@ def test_a_server_that_entries_name_by_mistake_replaces_none(
     fleet: Fleet, face: str, moment: str
 ) -> None:
     small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    fleet.kill_move(moment, of="server")
     old = [fleet.name(0), fleet.name(1)].index(fleet.masters()[0])
     there, back = ({"users": {"shards": [fleet.at(n, db=db) for db in (1, 2)]}} for n in (2, old))
     fleet.describe(there, force=True)
@@ -131,8 +136,7 @@ def test_a_server_that_entries_name_by_mistake_replaces_none(
 @faces
 def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    fleet.kill_move("caught up")
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory", 100_000_000)
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -145,21 +149,16 @@ def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) ->
 
 @faces
 @pytest.mark.parametrize("moment", ["caught up", "push", "clear"])
-@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("kind", ["shard", "split"])
 def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
     fleet: Fleet, tmp_path: Path, face: str, moment: str, kind: str
 ) -> None:
     small(fleet)
-    with killed_at(moment):
-        if kind == "move":
-            fleet.move_shard()
-        else:
-            start_split(fleet.config, "users", shards=3, over=[fleet.name(1)], hold=PATIENT)
+    name = fleet.kill_move(moment, of=kind)
     fleet.run("config", "pull", "-o", str(tmp_path / "map"))
     count = json.loads(fleet.config.get("config:shards:users"))["shards"]
     elsewhere = [fleet.at(2, db=db) for db in range(5, 5 + count)]
     fleet.describe({"users": {"shards": elsewhere}}, force=True)
-    name = "users" if kind == "split" else "users:1"
     with pytest.raises(GrowthError, match=r"pushed an entry that leads to .*no key was deleted"):
         call(face, "resume_move", fleet.config, name, hold=PATIENT)
     assert keys_in(fleet, 0) == 26, "the source has its keys"
@@ -176,12 +175,9 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
     fleet: Fleet, face: str, moment: str
 ) -> None:
     small(fleet)
-    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
-    with killed_at(moment):
-        fleet.move_shard()
-    fleet.config.flushall()
-    for key, value in older.items():
-        fleet.config.restore(key, 0, value or b"")
+    older = fleet.snapshot()
+    fleet.kill_move(moment)
+    fleet.restore(older)
     with pytest.raises(GrowthError, match=rf"{fleet.name(0)}/2 is closed by another move: noth"):
         call(face, "start_move", fleet.config, ["users:1"], fleet.name(2))
     call(face, "repair_changes", fleet.config)
@@ -189,31 +185,16 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
     assert still_there(fleet)
 
 
-def restart_empty(fleet: Fleet) -> None:
-    """Have the source lose its keys."""
-    server = fleet.servers[0]
-    client_of(server).config_set("save", "")
-    server.kill()
-    for snapshot in Path(server.directory).rglob("*.rdb"):
-        snapshot.unlink()
-    server.restart()
-
-
 @faces
-@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("kind", ["shard", "split"])
 def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
     fleet: Fleet, face: str, kind: str
 ) -> None:
     small(fleet)
-    with killed_at("caught up"):
-        if kind == "move":
-            fleet.move_shard()
-        else:
-            start_split(fleet.config, "users", shards=3, over=[fleet.name(1)], hold=PATIENT)
-    name = "users" if kind == "split" else "users:1"
+    name = fleet.kill_move("caught up", of=kind)
     copied = keys_in(fleet, 1)
     assert copied
-    restart_empty(fleet)
+    restart_empty(fleet.servers[0])
     said = (
         f"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was copied"
     )
@@ -226,8 +207,7 @@ def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
 
 def test_keys_that_clients_delete_are_not_lost(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    fleet.kill_move("caught up")
     client_of(fleet.servers[0], db=2).flushdb()
     assert growth.resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert not keys_in(fleet, 1)
@@ -240,16 +220,14 @@ def test_settings_of_a_server_wait_for_moves_of_its_other_databases(
     small(fleet)
     shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
     fleet.describe({"users": shards, "other": {"entry": fleet.at(0, db=5)}})
-    with killed_at("caught up"):
-        fleet.move_shard()
+    fleet.kill_move("caught up")
     done = fleet.run(*words, "other", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
 
 
 def test_a_server_that_is_away_hides_no_move(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    fleet.kill_move("caught up")
     fleet.servers[0].kill()
     done = fleet.run("retire", "users", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
@@ -344,8 +322,7 @@ def test_an_abort_leaves_a_server_that_others_have_detached_and_filled(
     fleet: Fleet, face: str
 ) -> None:
     small(fleet)
-    with killed_at("hand over"):
-        fleet.move_server()
+    fleet.kill_move("hand over", of="server")
     with fleet.servers[1].client() as new:
         new.replicaof("NO", "ONE")
         new.flushall()
@@ -370,19 +347,14 @@ def write_by_old_entries(fleet: Fleet, tmp_path: Path, server: int, database: in
 
 
 @faces
-@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("kind", ["shard", "split"])
 @pytest.mark.parametrize("moment", ["take over", "close to readers"])
 def test_databases_of_a_move_that_was_given_up_are_closed(
     fleet: Fleet, tmp_path: Path, face: str, kind: str, moment: str
 ) -> None:
     small(fleet)
-    with killed_at(moment):
-        if kind == "move":
-            fleet.move_shard()
-        else:
-            over = [fleet.name(1), fleet.name(2)]
-            start_split(fleet.config, "users", shards=3, over=over, hold=PATIENT)
-    name = "users" if kind == "split" else "users:1"
+    options = {"over": [fleet.name(1), fleet.name(2)]} if kind == "split" else {}
+    name = fleet.kill_move(moment, of=kind, **options)
     [move] = moves(fleet.config)
     targets = [Place.parse(each) for each in move.targets]
     fleet.servers[1].kill()
@@ -409,8 +381,7 @@ def test_databases_of_a_move_that_was_given_up_are_closed(
 @faces
 def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at("take over"):
-        fleet.move_shard()
+    fleet.kill_move("take over")
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
@@ -425,8 +396,7 @@ def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
     fleet: Fleet, tmp_path: Path, face: str
 ) -> None:
     small(fleet)
-    with killed_at("take over"):
-        fleet.move_shard()
+    fleet.kill_move("take over")
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
@@ -557,15 +527,12 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
     fleet: Fleet, face: str, is_older: bool
 ) -> None:
     small(fleet)
-    with killed_at("clear"):
-        fleet.move_shard()
-    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    fleet.kill_move("clear")
+    older = fleet.snapshot()
     with killed_at("verify"):
         call(face, "resume_move", fleet.config, "users:1")
     if is_older:  # the config server is restored from a snapshot
-        fleet.config.flushall()
-        for key, value in older.items():
-            fleet.config.restore(key, 0, value or b"")
+        fleet.restore(older)
     client_of(fleet.servers[1]).save()
     fleet.servers[1].kill()
     with pytest.raises(GrowthError, match=rf"has been emptied.* still name {fleet.name(1)}.*done"):
@@ -581,8 +548,7 @@ def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
     fleet: Fleet, face: str, is_refilled: bool
 ) -> None:
     small(fleet)
-    with killed_at("keep up to date"):
-        fleet.move_shard(keep=True)
+    fleet.kill_move("keep up to date", keep=True)
     for moment in ["copy all", *["keep up to date"] * is_refilled]:
         with killed_at(moment):
             call(face, "resume_move", fleet.config, "users:1", keep=True)
@@ -604,14 +570,11 @@ def test_clients_are_not_led_back_by_a_record_from_before_the_push(
     fleet: Fleet, face: str, command: str
 ) -> None:
     small(fleet)
-    with killed_at("push"):
-        fleet.move_shard()
-    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    fleet.kill_move("push")
+    older = fleet.snapshot()
     with killed_at("verify"):
         call(face, "resume_move", fleet.config, "users:1")
-    fleet.config.flushall()
-    for key, value in older.items():
-        fleet.config.restore(key, 0, value or b"")
+    fleet.restore(older)
     client_of(fleet.servers[1]).save()
     fleet.servers[1].kill()
     with pytest.raises(GrowthError, match=r"is being emptied|has taken over"):
@@ -632,11 +595,7 @@ def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
     client_of(old).save()
     old.kill()
     call(face, "fail_over", fleet.config, "users:0")
-    client_of(new).config_set("save", "")
-    new.kill()
-    for snapshot in Path(new.directory).rglob("*.rdb"):
-        snapshot.unlink()
-    new.restart()
+    restart_empty(new)
     old.restart()
     fence = {"format": 1, "master": fleet.name(1), "least": 1}  # as an earlier release noted it
     fleet.config.hset("config:growth:fences", fleet.name(2), json.dumps(fence))
@@ -659,10 +618,7 @@ def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
         client.config_set("save", "")
         client.config_rewrite()
     old.kill()
-    empty.kill()
-    for snapshot in Path(empty.directory).rglob("*.rdb"):
-        snapshot.unlink()
-    empty.restart()
+    restart_empty(empty)
     assert replication(empty)["role"] == "slave"
     with pytest.raises(GrowthError, match=rf"{fleet.name(1)} has no keys, and other replicas have"):
         call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
@@ -674,13 +630,12 @@ def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
 @faces
 def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at("hand over"):
-        fleet.move_server()
+    fleet.kill_move("hand over", of="server")
     with fleet.servers[1].client() as new:
         copied = keys_in(fleet, 1)
         assert copied
         fleet.servers[1].pause()  # so that it does not copy the empty server at once
-        restart_empty(fleet)
+        restart_empty(fleet.servers[0])
         client_of(fleet.servers[0]).execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
         fleet.servers[1].resume()
         said = rf"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was"

@@ -266,8 +266,7 @@ def test_what_is_decided_after_a_look_leaves_every_database_closed(fleet: Fleet)
 def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
     """Its server died after the decision, and came back empty."""
     small(fleet)
-    with killed_at(moment):
-        fleet.move_shard()
+    fleet.kill_move(moment)
     fleet.servers[1].kill()
     if moment == "push":
         fleet.servers[1].restart()
@@ -287,8 +286,7 @@ def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: st
 
 def test_a_source_that_entries_name_again_is_not_emptied(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at("take over"):
-        fleet.move_shard()
+    fleet.kill_move("take over")
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}}, force=True)
     with pytest.raises(GrowthError, match=f"entries name {fleet.name(0)} again.*; push entries"):
         resume_move(fleet.config, "users:1")
@@ -334,8 +332,7 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
     fleet: Fleet, moment: str
 ) -> None:
     small(fleet)
-    with killed_at(moment):
-        fleet.move_shard()
+    fleet.kill_move(moment)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         keys = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)
@@ -358,8 +355,7 @@ def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Flee
     with shardkit.connect(fleet.url) as kit:
         client: Any = kit.client("users", 1)
         client.set("key", "before")
-        with killed_at("push"):
-            fleet.move_shard()
+        fleet.kill_move("push")
         assert client.get("key") == b"before"
         writer = threading.Thread(target=client.set, args=("key", "after"))
         writer.start()
@@ -855,8 +851,7 @@ def test_fields_of_large_hashes_expire_when_they_did_before(fleet: Fleet) -> Non
 def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     fleet: Fleet, saving: redis.Redis, tmp_path: Path
 ) -> None:
-    with killed_at("close"):
-        fleet.move_shard()
+    fleet.kill_move("close")
     fill_disk(saving, tmp_path / "disk")
     why = "the server cannot save its data to disk, and so refuses writes"
     said = (

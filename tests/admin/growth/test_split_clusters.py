@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -330,10 +330,7 @@ def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
 ) -> None:
     into, options = split
     before = filled(fleet)
-    if moment:
-        with killed_at(moment):
-            start_split(fleet.config, "users", **options)
-    else:
+    with killed_at(moment) if moment else nullcontext():
         start_split(fleet.config, "users", **options)
     fleet.config.flushall()
     shards = [fleet.at(0, db=db) for db in (1, 2)]

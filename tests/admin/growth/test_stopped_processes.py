@@ -21,7 +21,7 @@ from arranged import before_sending, client_of
 from click.testing import CliRunner
 from faces import PATIENCE, eventually
 from growth_helpers import PATIENT, Fleet, damage, follow, replication, small, still_there
-from moments import before, killed_after_order, killed_at, write_record
+from moments import before, killed_after_order, write_record
 from redis.connection import AbstractConnection
 from redis.utils import str_if_bytes
 
@@ -272,8 +272,7 @@ def abort_and_move(fleet: Fleet) -> None:
 
 
 def killed_and_aborted(fleet: Fleet) -> None:
-    with killed_at("take writes alone"):
-        fleet.move_server()
+    fleet.kill_move("take writes alone", of="server")
     abort_move(fleet.config, fleet.name(0))
 
 

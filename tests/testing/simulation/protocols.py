@@ -13,8 +13,7 @@ from datetime import date
 from typing import Any
 
 from change_protocols import CHANGES
-from client_protocols import CLIENT
-from cluster_protocols import CLUSTER
+from client_protocols import CLIENT, CLUSTER
 from collection_protocols import (
     COLLECTIONS,
     MESSAGING,

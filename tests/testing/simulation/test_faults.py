@@ -13,7 +13,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from cluster_protocols import Sentinels
+from client_protocols import Sentinels
 from mutations import MUTATIONS
 from protocols import PROTOCOLS
 from redis.exceptions import ResponseError
