@@ -101,11 +101,15 @@ originals: setup  ## other programs write keys for tests/docs/originals, and rea
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 
+# Tests that failed run once more, by themselves, as in .ci/run.
+once_more = || $(1)/bin/python -m pytest -q -o cache_dir=$(1)/cache --last-failed --last-failed-no-failures none
+
 lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
-	.venv-lowest/bin/python -m pytest -q -n 2 \
+	.venv-lowest/bin/python -m pytest -q -n 2 -o cache_dir=.venv-lowest/cache \
 	  tests/routing/test_placement.py tests/kit/test_misuse.py \
 	  tests/golden/test_grounds.py tests/network/links/test_link_columns.py \
-	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
+	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py \
+	  $(call once_more,.venv-lowest)
 
 lowest: setup .venv-lowest  ## the core's tests with the lowest versions that pyproject.toml allows
 	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/kit \
@@ -120,9 +124,10 @@ else
 	$(BIN)/pip install -q uv
 	$(BIN)/uv venv -q --clear --python $(SECOND) .venv-second
 	$(BIN)/uv pip install -q --python .venv-second/bin/python -e '.[dev]'
-	.venv-second/bin/python -m pytest -q -n 2 \
+	.venv-second/bin/python -m pytest -q -n 2 -o cache_dir=.venv-second/cache \
 	  tests/kit/test_misuse.py tests/kit/test_closed.py tests/network/test_health.py tests/operations/test_deadlines.py \
-	  tests/operations/test_operation.py tests/structures/codecs/test_codecs.py
+	  tests/operations/test_operation.py tests/structures/codecs/test_codecs.py \
+	  $(call once_more,.venv-second)
 endif
 
 systems: setup  ## the README's two commands in Debian's bookworm, trixie and sid, as root; SYSTEMS=trixie for one, JOBS=2

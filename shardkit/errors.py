@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from unicodedata import combining, east_asian_width
 
 from redis.exceptions import (
@@ -314,6 +314,14 @@ def few(texts: Sequence[str], separator: str) -> str:
     if len(texts) <= MOST_LISTED + 1:
         return separator.join(texts)
     return f"{separator.join(texts[:MOST_LISTED])}{separator}and {len(texts) - MOST_LISTED:,} more"
+
+
+def not_pickled(_: object) -> NoReturn:
+    """Refuse to pickle or copy: the ``__reduce__`` of what holds connections."""
+    raise ShardKitError(
+        "a kit and what it returns cannot be pickled or copied: they hold connections",
+        "pass the map's path or the config server's URL, and connect in the other process",
+    )
 
 
 @contextmanager

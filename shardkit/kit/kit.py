@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -32,7 +32,14 @@ from shardkit.config.entry import Entry, as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.errors import ConfigError, ConfigServerError, InvalidArgumentError, ShardKitError, few
+from shardkit.errors import (
+    ConfigError,
+    ConfigServerError,
+    InvalidArgumentError,
+    ShardKitError,
+    few,
+    not_pickled,
+)
 from shardkit.events import EntryChanged, emit, handlers
 from shardkit.kit import decorators
 from shardkit.kit.catalogue import Catalogue
@@ -333,11 +340,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self.topology.count(component, shards, placement or DEFAULT)
         return router
 
-    def __reduce__(self) -> NoReturn:
-        raise ShardKitError(
-            f"a {type(self).__name__} cannot be pickled or copied: it holds connections",
-            "pass the map's path or the config server's URL, and connect in the other process",
-        )
+    __reduce__ = not_pickled
 
     def _close(self) -> None:
         self._renewals.close()

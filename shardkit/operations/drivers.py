@@ -29,6 +29,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardKitError,
     UnexpectedReply,
+    not_pickled,
 )
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.arguments import check_seconds
@@ -76,6 +77,7 @@ class _StepRunner:
     _send_within: Callable[[Any, float], Any]
     _undo: Callable[[Any], Any]
     run: Callable[[Any], Any]
+    __reduce__ = not_pickled
 
     def _ended(
         self, error: BaseException, steps: Any, event: Any, *exchanges: Any

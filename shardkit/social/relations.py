@@ -7,8 +7,8 @@ the part's data. They can be interrupted anywhere:
 
 1. both accounts record the part's counts;
 2. the follower's timeline gets the newest posts, or loses all of them;
-3. the note is removed if it still has the processed version. Otherwise the pair has changed again,
-   and the steps are repeated with the part's new data.
+3. the note is removed if it still has the processed version. Otherwise the pair was noted again: if
+   it has changed, the steps are repeated with the part's new data.
 
 So the last of any number of concurrent changes of a pair leaves the right state.
 
@@ -130,11 +130,17 @@ class Relations:
         return CounterState(mode.decode(), version.decode(), changed == 1)
 
     def change(
-        self, action: str, kind: RelationKind, first: int, second: int
+        self,
+        action: str,
+        kind: RelationKind,
+        first: int,
+        second: int,
+        applied: bool | None = None,
     ) -> Operation[RelationChange | int]:
         """Have an account follow or unfollow another; or (``check``) only note the pair as pending.
 
-        Return the new state; `NO_CHANGE`, or `BLOCKED` if one has blocked the other.
+        Return the new state; `NO_CHANGE`, also of a check that finds what was ``applied``; or
+        `BLOCKED` if one has blocked the other.
         """
         layout = self._layout
         part = layout.part(first, second)
@@ -146,7 +152,8 @@ class Relations:
             layout.relation("blocked", part, first),
             layout.relation("blocked", part, second),
         ]
-        arguments = (action, first, second, relation_note(kind, first, second))
+        state = "" if applied is None else int(applied)
+        arguments = (action, first, second, relation_note(kind, first, second), state)
         [reply] = yield [lua_call(layout.relations(part), "social/relate", keys, arguments)]
         if len(reply) == 1:
             return int(reply[0])
@@ -155,7 +162,8 @@ class Relations:
 
     def check(self, kind: RelationKind, first: int, second: int) -> Operation[CounterState | None]:
         """Make everything agree with the relation between two accounts. Cost: as an unfollow."""
-        change = yield from self._note(kind, first, second)
+        change = yield from self.change("check", kind, first, second)
+        assert isinstance(change, RelationChange)
         return (yield from self.propagate(kind, first, second, change))
 
     def propagate(
@@ -172,7 +180,10 @@ class Relations:
             [removed] = yield [remove_note(to, key, note, change.version)]
             if removed:
                 break
-            change = yield from self._note(kind, first, second)
+            again = yield from self.change("check", kind, first, second, change.follows)
+            if not isinstance(again, RelationChange):
+                break
+            change = again
         return counter and counter._replace(changed=changed)
 
     def exist(self, kind: RelationKind, pairs: Sequence[tuple[int, int]]) -> Operation[list[bool]]:
@@ -185,12 +196,6 @@ class Relations:
             batch.append(Command(self._layout.relations(part), key, command, None, True))
         scores = (yield batch) if batch else []
         return [score is not None for score in scores]
-
-    def _note(self, kind: RelationKind, first: int, second: int) -> Operation[RelationChange]:
-        """Note a pair as pending and return its state. Cost: one exchange."""
-        change = yield from self.change("check", kind, first, second)
-        assert isinstance(change, RelationChange)
-        return change
 
     def _apply(
         self, kind: RelationKind, first: int, second: int, part: int, change: RelationChange

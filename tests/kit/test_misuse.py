@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
+from faces import Face
 
 import shardkit
 from shardkit import Entry, ShardMap
@@ -102,11 +103,24 @@ def test_a_key_of_the_wrong_type_on_the_config_server_is_named(server: LocalServ
         client.delete("config:redis:odd")
 
 
-def test_a_kit_says_why_it_does_not_pickle() -> None:
-    with shardkit.connect(MAP) as kit:
-        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(ShardKitError, match="ShardKit cannot be pickled or copied"):
-                attempt(kit)
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.deepcopy])
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda kit: kit,
+        lambda kit: kit.key_sharded("many"),
+        lambda kit: kit.key_sharded("many").pipeline(),
+        lambda kit: kit.hash("towns", component="many"),
+        lambda kit: kit.queues(component="one"),
+        lambda kit: kit.lock("door", component="one"),
+        lambda kit: kit.near("one", 1000),
+    ],
+)
+def test_what_holds_connections_says_why_it_does_not_pickle(
+    face: Face, attempt: Callable[[Any], Any], of: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(ShardKitError, match="cannot be pickled or copied: they hold connections"):
+        attempt(of(face.kit))
 
 
 @pytest.mark.parametrize("rule", ["whole:crc32", "redis-in-action"])

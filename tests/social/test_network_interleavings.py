@@ -6,10 +6,11 @@ That is every order in which one of them can overtake the other as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import pytest
-from faces import answer, faced
+from faces import Exchanges, Face, answer, faced
 from social_helpers import (
     SITUATIONS,
     USER,
@@ -17,6 +18,7 @@ from social_helpers import (
     Snapshot,
     compare,
     opened,
+    populate,
     prepared,
     seen,
     stopped,
@@ -132,6 +134,27 @@ def test_an_operation_that_another_one_overtakes(
                 break
             turn += 1
         assert turn >= 3
+
+
+@pytest.mark.parametrize("second", ["follow", "unfollow", "block"])
+def test_operations_that_take_turns_about_a_pair_end(face: Face, second: str) -> None:
+    """Each may note the pair while the other one is at work, but not again and again."""
+    network = opened(face, "one")
+    [ada, bob] = populate(face, network, users=2, lists=0).users
+    for offset in range(9):
+        face.run(network.unblock(bob, ada))
+        face.run(network.unfollow(ada, bob))
+        follows = Exchanges(face, network.deferred.follow(ada, bob))
+        follows.stop_after(offset)
+        pair = (bob, ada) if second == "block" else (ada, bob)
+        other = Exchanges(face, getattr(network.deferred, second)(*pair))
+        turns = 0
+        for turns, _ in enumerate(zip_longest(follows, other)):
+            assert turns < 30
+        assert turns > 0
+        assert face.run(network.pending(0)) == []
+        follower, followed = face.run(network.get_users([ada, bob]))
+        assert follower.following == followed.followers == len(face.run(network.followers(bob)))
 
 
 def no_entry_without_status(kit: ShardKit, network: Any, model: Model) -> None:

@@ -218,8 +218,8 @@ def show_plan(output: Output, plan: growth.MovePlan) -> int:
 
 def show_load(output: Output, plan: growth.MovePlan) -> None:
     """Show how much a move copies, and the connections that it needs."""
-    keys = sum(plan.keys.values())
-    output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
+    shards, keys = counted(len(plan.shards), "shard"), counted(sum(plan.keys.values()), "key")
+    output.line(f"{shards} ({', '.join(plan.shards)}), {keys}")
     output.line(f"{plan.memory:,} bytes, about {plan.expected} to copy and compare")
     for server, load in plan.connections.items():
         output.line(
@@ -248,7 +248,7 @@ def run(
     if done.held is not None:
         output.line(f"writers waited at most {1000 * done.held:.0f} ms")
     if certificate is not None and "epoch" in certificate:
-        output.line(f"epoch {certificate['epoch']}; {certificate['keys_now']:,} keys")
+        output.line(f"epoch {certificate['epoch']}; {counted(certificate['keys_now'], 'key')}")
         if "same" not in certificate:
             output.warn("its record was lost, and with it what was compared")
         elif certificate["same"]:

@@ -44,6 +44,7 @@ from shardkit.errors import (
     InvalidArgumentError,
     MissingEntryError,
     RetiredError,
+    not_pickled,
 )
 from shardkit.network.connections.connection_state import require_open
 from shardkit.network.topology.feed import BEAT, ChangeFeed
@@ -107,6 +108,7 @@ class Topology:
     changed: Callable[[Component], object] = staticmethod(lambda component: None)
     # Called once with the names of all components, before the first of them is read; may refuse.
     check_names: Callable[[Iterable[str]], object] | None = None
+    __reduce__ = not_pickled
 
     def __init__(
         self,

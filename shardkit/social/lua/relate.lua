@@ -9,6 +9,7 @@
 -- ARGV[2]  the first one's id
 -- ARGV[3]  the second one's id
 -- ARGV[4]  the note
+-- ARGV[5]  of a check: whether the first one follows, as the caller has just applied; empty at first
 -- Reply    {1, whether the first one follows now, version, the number that it follows here, the
 --          second one's number of followers here}; {0}: no change; {-1}: one has blocked the other
 --@include social/clock
@@ -19,6 +20,10 @@ if ARGV[1] == 'follow' then
     return {-1}
   end
 elseif ARGV[1] == 'unfollow' and follows == 0 then
+  return {0}
+elseif ARGV[5] == tostring(follows) then
+  -- Whoever noted the pair since then applies the same. Two that noted it again and again would keep
+  -- each other from ending.
   return {0}
 end
 local version = tick(KEYS[1])

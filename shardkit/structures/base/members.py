@@ -11,7 +11,13 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError, ShardFailure
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    InvalidKeyError,
+    ShardFailure,
+    not_pickled,
+)
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Key, Partial, To
 from shardkit.operations.operation import Operation, pages
@@ -147,6 +153,7 @@ class Members(Generic[M]):
 
     decode: Callable[[bytes], M]  # raises DamagedDataError
     takes = "use an int, str or bytes"
+    __reduce__ = not_pickled
 
     def __init__(self, kind: type[M], name: str, find: Find, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
