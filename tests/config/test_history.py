@@ -24,12 +24,6 @@ MOST_PUSHES = 100
 Told = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 @pytest.fixture
 def client(server: LocalServer) -> Iterator[redis.Redis]:
     with server.client() as connected:

@@ -71,12 +71,6 @@ def stored(client: redis.Redis) -> dict[bytes, bytes]:
     return {key: client.dump(key) for key in client.keys("*")}  # type: ignore[misc]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 @pytest.fixture
 def connect(server: LocalServer) -> Iterator[Callable[..., redis.Redis]]:
     """Opens clients of an empty config server."""

@@ -81,12 +81,6 @@ class Relayed:
         self.relay.close()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 @pytest.fixture(params=["blocking", "awaiting"])
 def relayed(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Relayed]:
     client_of(server).flushall()

@@ -83,12 +83,6 @@ def rights(who: str) -> list[str]:
     return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].split()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 def user(server: LocalServer, *granted: str) -> dict[str, Any]:
     """Make a user with these rights and no others; return the entry of its connections."""
     client_of(server).execute_command("ACL", "SETUSER", "tried", "reset", "on", ">pw", *granted)

@@ -866,3 +866,28 @@ def test_celerys_results_and_queues_get_garbage(relay: Relay) -> None:
         "consume": consume,
     }
     assert raw_of(errors_of(relay, calls)) == []
+
+
+async def test_a_near_copy_is_used_for_its_own_kit_only() -> None:
+    source = ["first"]
+
+    @cached("many", ttl=600, key="k:{name}", near=100_000, max_age=30)
+    async def load(kit: Any, name: str) -> str:
+        return source[0]
+
+    with LocalServer() as one, LocalServer() as other:
+        here, there = (map_of(many={"shards": [{"port": each.port}]}) for each in (one, other))
+        async with (
+            await shardkit.aconnect(here) as first,
+            await shardkit.aconnect(there) as second,
+        ):
+            async with asyncio.timeout(60):
+                while True:
+                    assert await load(first, "a") == "first"
+                    # Nothing else shows that there is a copy.
+                    if any(copies.copies for copies in first.near_copies.values()):
+                        break
+                    await asyncio.sleep(0.01)  # until its server announces changes
+            source[0] = "second"
+            assert await load(second, "a") == "second"
+            assert [await load(first, "a"), await load(second, "a")] == ["first", "second"]
