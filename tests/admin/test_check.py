@@ -76,12 +76,6 @@ def only(report: CheckReport) -> CheckFinding:
     return found
 
 
-def test_nothing_is_found_where_nothing_hurts(running: LocalServer, server: redis.Redis) -> None:
-    report = looked_at(running, {"db": 1}, {"db": 2})
-    assert report.findings == []
-    assert (report.ok, report.servers, report.shards, report.keys) == (True, 1, 2, 0)
-
-
 def test_memory_at_its_limit_is_reported(running: LocalServer, server: redis.Redis) -> None:
     server.setrange("large", 20_000_000, "x")  # beside which what clients take does not count
     used = server.info("memory")["used_memory"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,7 +32,6 @@ from shardkit.admin.changes import (
     begin,
     open_changes,
     read_changes,
-    require_open,
     taking_part,
 )
 from shardkit.admin.growth import (
@@ -59,29 +57,6 @@ def of(kind: str, *databases: str, **fields: Any) -> Change:
     return Change(kind=kind, name="users", databases=list(databases), **fields)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (of("split", "a/1", "b/2"), of("retire", "b/2")),
-        (of("move", "a/*"), of("retire", "a/7")),
-        (of("restore", "a/1"), of("move", "a/*")),
-    ],
-    ids=lambda change: change.kind,
-)
-def test_the_second_of_two_commands_that_touch_a_database_is_refused(
-    own_server: LocalServer, one: Change, other: Change
-) -> None:
-    with own_server.client() as config:
-        for first, second in ((one, other), (other, one)):
-            config.delete(changes.CHANGES_KEY)
-            begin(config, first)
-            said = f"users: a {first.kind} of users .at work, started .* ago by .*/.* uses the sa"
-            with pytest.raises(GrowthError, match=said):
-                begin(config, second)
-            begin(config, replace(second, databases=["c/2"]))
-            assert len(open_changes(config)) == 2
-
-
 def test_a_change_ends_with_its_process(
     own_server: LocalServer, lower: Callable[..., None]
 ) -> None:
@@ -97,20 +72,6 @@ def test_a_change_ends_with_its_process(
         config.hset(changes.CHANGES_KEY, "old", changes.text_of(old))
         begin(config, of("retire", "a/1"))
         assert "old" not in [each.id for each in read_changes(config)]
-
-
-def test_a_stopped_process_does_not_get_its_change_back(
-    own_server: LocalServer, lower: Callable[..., None]
-) -> None:
-    lower(change_lease=0.5)
-    with own_server.client() as config, taking_part(config, of("restore", "a/1")) as stopped:
-        ended = replace(stopped, id="of the other", kind="split", until=0.0)
-        config.delete(changes.CHANGES_KEY)
-        begin(config, ended)
-        time.sleep(0.5)  # the lease ends
-        with pytest.raises(GrowthError, match="users: this process was stopped"):
-            require_open(config, stopped)
-        assert [each.id for each in open_changes(config)] == ["of the other"]
 
 
 def test_a_balance_and_its_own_moves_overlap(fleet: Fleet) -> None:

@@ -300,13 +300,6 @@ def hand_over(master: LocalServer, replica: LocalServer) -> None:
     assert eventually(lambda: replication(replica)["role"] == "master")
 
 
-def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -> None:
-    a, b, _ = fleet.replicated(1)
-    hand_over(a, b)
-    fail_over(fleet.config, fleet.name(0))
-    assert fleet.masters() == [fleet.name(1)] * 2
-
-
 def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
     fleet: Fleet,
 ) -> None:

@@ -6,20 +6,21 @@ import gzip
 import hashlib
 import ipaddress
 import json
+import random
 import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner, Result
-from demo_helpers import AWK, awk_figures, chance_log
-from faces import eventually
+from faces import PATIENCE, eventually
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -341,3 +342,87 @@ def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path
     assert found["same"]
     assert found["files"] == 4
     assert found["lines"] == sum(sum(of.values()) for of in expected.values()) > 5_000
+
+
+AWK = Path(__file__).with_name("figures.awk")
+
+_ZONES = ("+0000", "+0530", "-0800", "+1345", "-0030")
+_AGENTS = (
+    "Mozilla/5.0 (X11; Linux x86_64)",
+    r"a \"quoted\" agent",
+    r"ends in a backslash \\",
+    "",
+    "-",
+    "caf\xe9 ☕ \N{SNOWMAN}",
+)
+_MALFORMED = (
+    "",
+    "no log line at all",
+    '192.0.2.1 - - [01/Jan/2024:10:00:00 +0000] "GET / HTTP/1.1" 200',
+    '192.0.2.1 - - [01/Jan/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "cut sho',
+    '192.0.2.1 - - [30/Feb/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Foo/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Jan/2024:24:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Jan/2024:10:00:00] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - "GET / HTTP/1.1" 200 5 "-" "-"',
+)
+
+
+def chance_log(seed: int, lines: int) -> bytes:
+    """Return a log of both formats over a turn of the year, in many zones, in no order of days."""
+    dice = random.Random(seed)
+    start = datetime(2023, 12, 30, 18, tzinfo=UTC)
+    return "".join(f"{line}\n" for line in _chance_lines(dice, start, lines)).encode()
+
+
+def _chance_lines(dice: random.Random, start: datetime, lines: int) -> Iterator[str]:
+    for _ in range(lines):
+        if dice.random() < 0.02:
+            yield dice.choice(_MALFORMED)
+            continue
+        zone = dice.choice(_ZONES)
+        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[3:]))
+        local = timezone(-offset if zone[0] == "-" else offset)
+        at = (start + timedelta(seconds=dice.randrange(4 * 86_400))).astimezone(local)
+        address = f"192.0.2.{dice.randrange(1, 60)}"
+        line = f'{address} - bob [{at:%d/%b/%Y:%H:%M:%S} {zone}] "GET /\\"x\\" HTTP/1.1" 200 -'
+        if dice.random() < 0.8:
+            line += f' "http://site.example/?q=\\"" "{dice.choice(_AGENTS)}"'
+            if dice.random() < 0.1:
+                line += ' "198.51.100.7" 0.023'
+        yield line
+
+
+def awk_figures(path: Path) -> dict[str, tuple[int, int]]:
+    """Return hits and unique visitors by day of a log, plain or gzip, as awk and sort have it."""
+    command = """
+        set -e
+        lines() { case "$2" in *.gz) zcat "$2";; *) cat "$2";; esac | awk -f "$1"; }
+        lines "$@" | cut -f1 | sort | uniq -c
+        echo
+        lines "$@" | sort -u | cut -f1 | uniq -c
+    """
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", str(AWK), str(path)],
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C", "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    )
+    assert not done.stderr
+    hits, visitors = (
+        {day: int(count) for count, day in (line.split() for line in part.splitlines())}
+        for part in done.stdout.decode().split("\n\n")
+    )
+    assert hits.keys() == visitors.keys()
+    return {day: (hits[day], visitors[day]) for day in hits}
+
+
+@pytest.mark.timeout(120 * PATIENCE)
+def test_no_task_is_lost_while_queues_move_and_a_worker_is_killed() -> None:
+    pytest.importorskip("celery")
+    result = CliRunner().invoke(app, ["demo", "celery", "--tasks", "400", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["sent"], report["ran"], report["lost"]) == (400, 400, 0)
+    assert report["again"] <= 8  # what the killed worker had
+    assert report["moved"][1] > report["moved"][0]
