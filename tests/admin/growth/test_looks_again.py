@@ -26,7 +26,7 @@ from growth_helpers import (
     still_there,
 )
 from moments import killed_at
-from test_woken_commands import Case
+from test_stopped_processes import Case
 
 import shardkit
 from shardkit.admin import growth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import ipaddress
@@ -11,16 +12,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import redis
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
+from httpx import ASGITransport, AsyncClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -426,3 +430,89 @@ def test_no_task_is_lost_while_queues_move_and_a_worker_is_killed() -> None:
     assert (report["sent"], report["ran"], report["lost"]) == (400, 400, 0)
     assert report["again"] <= 8  # what the killed worker had
     assert report["moved"][1] > report["moved"][0]
+
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"
+
+
+@pytest.fixture
+def web_app(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the application, which will find the servers."""
+    monkeypatch.setenv("SHARDKIT_CONFIG", url)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sys.modules.pop("app", None)
+    import app as module
+
+    yield module
+    sys.modules.pop("app", None)
+
+
+@asynccontextmanager
+async def served(web_app: Any) -> AsyncIterator[AsyncClient]:
+    async with (
+        web_app.lifespan(web_app.app),
+        AsyncClient(transport=ASGITransport(web_app.app), base_url="http://timelines") as client,
+    ):
+        yield client
+
+
+@pytest_asyncio.fixture
+async def web(web_app: Any) -> AsyncIterator[AsyncClient]:
+    async with served(web_app) as client:
+        yield client
+
+
+async def user(web: AsyncClient, login: str) -> int:
+    answer = await web.post("/users", json={"login": login, "name": login.title()})
+    assert answer.status_code == 201
+    found: int = answer.json()["id"]
+    return found
+
+
+def messages(answer: Any) -> list[str]:
+    assert answer.status_code == 200
+    return [status["message"] for status in answer.json()["statuses"]]
+
+
+async def test_a_post_reaches_a_follower_and_leaves_with_the_author(web: AsyncClient) -> None:
+    ada, alan = await user(web, "ada"), await user(web, "alan")
+    assert (await web.put(f"/users/{ada}/following/{alan}")).status_code == 204
+    assert (await web.put(f"/users/{ada}/following/{alan}")).status_code == 204  # already so
+    assert (await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})).status_code == 201
+    assert messages(await web.get(f"/users/{ada}/home")) == ["Hello"]
+    assert (await web.delete(f"/users/{ada}/following/{alan}")).status_code == 204
+    assert messages(await web.get(f"/users/{ada}/home")) == []
+
+
+async def test_the_rest_of_the_followers_is_reached_by_a_worker(
+    web_app: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(web_app), "PASS_SIZE", 1)
+    async with served(web_app) as web:
+        alan = await user(web, "alan")
+        uids = [await user(web, f"user{n}") for n in range(40)]
+        for uid in uids:
+            await web.put(f"/users/{uid}/following/{alan}")
+        await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})
+        read = [messages(await web.get(f"/users/{uid}/home")) for uid in uids]
+        assert ["Hello"] in read
+        assert [] in read
+        arguments = ["worker", "app:worker", "--burst", "--json", "--config", url]
+        invoke = partial(CliRunner().invoke, app, arguments, standalone_mode=False)
+        result = await asyncio.to_thread(invoke)  # which runs an event loop of its own
+        assert result.exception is None, result.output
+        assert json.loads(result.stdout)["done"] > 0
+        read = [messages(await web.get(f"/users/{uid}/home")) for uid in uids]
+        assert read == [["Hello"]] * 40
+
+
+async def test_invalid_requests_are_answered_with_the_reason(web: AsyncClient) -> None:
+    ada = await user(web, "ada")
+    assert (await web.post("/users", json={"login": "ADA", "name": "x"})).status_code == 409
+    assert (await web.put(f"/users/{ada}/following/{ada}")).status_code == 422
+    assert (await web.put(f"/users/{ada}/following/999999")).status_code == 409
+    assert (await web.post("/users/999999/statuses", json={"message": "x"})).status_code == 404
+    assert (await web.get("/users/nobody")).status_code == 404
+    assert (await web.get(f"/users/{ada}/home?cursor=elsewhere")).status_code == 422
+    assert (await web.get(f"/users/{ada}/home?limit=0")).status_code == 422
+    assert (await web.post("/users", json={"login": "", "name": "x"})).status_code == 422
