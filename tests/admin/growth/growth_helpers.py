@@ -272,6 +272,12 @@ def small(fleet: Fleet) -> None:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
 
 
+def kill_small_move(fleet: Fleet, *moments: str, of: str = "shard", **options: Any) -> str:
+    """Have a move of what `small` describes be killed; see `Fleet.kill_move`."""
+    small(fleet)
+    return fleet.kill_move(*moments, of=of, **options)
+
+
 def still_there(fleet: Fleet) -> bool:
     """Whether entries lead to the keys of `small`."""
     with shardkit.connect(fleet.url) as kit:

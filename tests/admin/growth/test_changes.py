@@ -17,7 +17,7 @@ import pytest
 from arranged import client_of
 from click.testing import CliRunner
 from faces import drawn, eventually
-from growth_helpers import FAST, PATIENT, Fleet, follow, small, still_there
+from growth_helpers import FAST, PATIENT, Fleet, follow, kill_small_move, small, still_there
 from moments import Killed
 from redis.client import Pipeline
 
@@ -111,8 +111,7 @@ def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
 
 
 def test_what_an_interrupted_move_needs_is_not_retired(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("push")
+    kill_small_move(fleet, "push")
     with pytest.raises(GrowthError, match=r"users: a move of users:1 \(fenced, .*resume users:1"):
         remove(fleet.config, last_known(fleet.config, "users"))
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"

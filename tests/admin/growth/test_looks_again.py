@@ -19,6 +19,7 @@ from growth_helpers import (
     PATIENT,
     Fleet,
     follow,
+    kill_small_move,
     on_redis_too,
     replication,
     restart_empty,
@@ -64,8 +65,7 @@ def keys_in(fleet: Fleet, server: int) -> int:
 def test_a_move_whose_target_a_failover_promoted_is_done(
     fleet: Fleet, face: str, moment: str, is_back: bool
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(1), force=True)
     if is_back:
@@ -106,8 +106,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 
 @faces
 def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    fleet.kill_move("server: certify", of="server")
+    kill_small_move(fleet, "server: certify", of="server")
     follow(fleet.servers[2], fleet.servers[1])
     fail_over(fleet.config, fleet.name(1), to=fleet.name(2))
     assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
@@ -120,8 +119,7 @@ def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face
 def test_a_server_that_entries_name_by_mistake_replaces_none(
     fleet: Fleet, face: str, moment: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     old = [fleet.name(0), fleet.name(1)].index(fleet.masters()[0])
     there, back = ({"users": {"shards": [fleet.at(n, db=db) for db in (1, 2)]}} for n in (2, old))
     fleet.describe(there, force=True)
@@ -135,8 +133,7 @@ def test_a_server_that_entries_name_by_mistake_replaces_none(
 
 @faces
 def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    fleet.kill_move("caught up")
+    kill_small_move(fleet, "caught up")
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory", 100_000_000)
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -153,8 +150,7 @@ def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) ->
 def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
     fleet: Fleet, tmp_path: Path, face: str, moment: str, kind: str
 ) -> None:
-    small(fleet)
-    name = fleet.kill_move(moment, of=kind)
+    name = kill_small_move(fleet, moment, of=kind)
     fleet.run("config", "pull", "-o", str(tmp_path / "map"))
     count = json.loads(fleet.config.get("config:shards:users"))["shards"]
     elsewhere = [fleet.at(2, db=db) for db in range(5, 5 + count)]
@@ -190,8 +186,7 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
 def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
     fleet: Fleet, face: str, kind: str
 ) -> None:
-    small(fleet)
-    name = fleet.kill_move("caught up", of=kind)
+    name = kill_small_move(fleet, "caught up", of=kind)
     copied = keys_in(fleet, 1)
     assert copied
     restart_empty(fleet.servers[0])
@@ -206,8 +201,7 @@ def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
 
 
 def test_keys_that_clients_delete_are_not_lost(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("caught up")
+    kill_small_move(fleet, "caught up")
     client_of(fleet.servers[0], db=2).flushdb()
     assert growth.resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert not keys_in(fleet, 1)
@@ -226,8 +220,7 @@ def test_settings_of_a_server_wait_for_moves_of_its_other_databases(
 
 
 def test_a_server_that_is_away_hides_no_move(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("caught up")
+    kill_small_move(fleet, "caught up")
     fleet.servers[0].kill()
     done = fleet.run("retire", "users", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
@@ -321,8 +314,7 @@ def test_a_repair_that_wakes_late_closes_nothing(fleet: Fleet, tmp_path: Path) -
 def test_an_abort_leaves_a_server_that_others_have_detached_and_filled(
     fleet: Fleet, face: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move("hand over", of="server")
+    kill_small_move(fleet, "hand over", of="server")
     with fleet.servers[1].client() as new:
         new.replicaof("NO", "ONE")
         new.flushall()
@@ -380,8 +372,7 @@ def test_databases_of_a_move_that_was_given_up_are_closed(
 
 @faces
 def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    fleet.kill_move("take over")
+    kill_small_move(fleet, "take over")
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
@@ -395,8 +386,7 @@ def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> 
 def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
     fleet: Fleet, tmp_path: Path, face: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move("take over")
+    kill_small_move(fleet, "take over")
     fleet.servers[1].kill()
     call(face, "end_change", fleet.config, "users:1", lost=True)
     fleet.servers[1].restart()
@@ -526,8 +516,7 @@ def test_a_server_that_hangs_stops_a_balance_that_is_resumed(
 def test_clients_are_not_led_back_to_a_database_that_was_emptied(
     fleet: Fleet, face: str, is_older: bool
 ) -> None:
-    small(fleet)
-    fleet.kill_move("clear")
+    kill_small_move(fleet, "clear")
     older = fleet.snapshot()
     with killed_at("verify"):
         call(face, "resume_move", fleet.config, "users:1")
@@ -547,8 +536,7 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
 def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
     fleet: Fleet, face: str, is_refilled: bool
 ) -> None:
-    small(fleet)
-    fleet.kill_move("keep up to date", keep=True)
+    kill_small_move(fleet, "keep up to date", keep=True)
     for moment in ["copy all", *["keep up to date"] * is_refilled]:
         with killed_at(moment):
             call(face, "resume_move", fleet.config, "users:1", keep=True)
@@ -569,8 +557,7 @@ def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
 def test_clients_are_not_led_back_by_a_record_from_before_the_push(
     fleet: Fleet, face: str, command: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move("push")
+    kill_small_move(fleet, "push")
     older = fleet.snapshot()
     with killed_at("verify"):
         call(face, "resume_move", fleet.config, "users:1")
@@ -629,8 +616,7 @@ def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
 
 @faces
 def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    fleet.kill_move("hand over", of="server")
+    kill_small_move(fleet, "hand over", of="server")
     with fleet.servers[1].client() as new:
         copied = keys_in(fleet, 1)
         assert copied

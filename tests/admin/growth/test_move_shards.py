@@ -28,6 +28,7 @@ from growth_helpers import (
     certified,
     filled,
     follow,
+    kill_small_move,
     losing_nothing,
     on_redis_too,
     recorded,
@@ -265,8 +266,7 @@ def test_what_is_decided_after_a_look_leaves_every_database_closed(fleet: Fleet)
 @pytest.mark.parametrize("moment", ["push", "admit writers", "take over"])
 def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
     """Its server died after the decision, and came back empty."""
-    small(fleet)
-    fleet.kill_move(moment)
+    kill_small_move(fleet, moment)
     fleet.servers[1].kill()
     if moment == "push":
         fleet.servers[1].restart()
@@ -285,8 +285,7 @@ def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: st
 
 
 def test_a_source_that_entries_name_again_is_not_emptied(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("take over")
+    kill_small_move(fleet, "take over")
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}}, force=True)
     with pytest.raises(GrowthError, match=f"entries name {fleet.name(0)} again.*; push entries"):
         resume_move(fleet.config, "users:1")
@@ -331,8 +330,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet) -> None:
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
     fleet: Fleet, moment: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment)
+    kill_small_move(fleet, moment)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         keys = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)

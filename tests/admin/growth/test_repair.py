@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from arranged import client_of
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, replication, restart_empty, small, still_there
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    follow,
+    kill_small_move,
+    replication,
+    restart_empty,
+    small,
+    still_there,
+)
 
 import shardkit
 from shardkit import ShardMap
@@ -61,8 +70,7 @@ def lose_the_config_server(fleet: Fleet) -> None:
 def test_a_split_goes_on_after_the_config_server_was_lost(
     fleet: Fleet, moment: str, does: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="split", shards=4)
+    kill_small_move(fleet, moment, of="split", shards=4)
     lose_the_config_server(fleet)
     planned = repair_changes(fleet.config, dry_run=True)
     assert {each.action for each in planned} == {does}
@@ -77,8 +85,7 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
 @pytest.mark.parametrize("moment", ["server: push", "server: certify", ""])
 @pytest.mark.parametrize("lost", [True, False], ids=["config server lost", "record there"])
 def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server", hold=PATIENT)
+    kill_small_move(fleet, moment, of="server", hold=PATIENT)
     if lost:
         shards = [fleet.at(0, db=db) for db in (1, 2)]
         fleet.config.flushall()
@@ -149,8 +156,7 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
 def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
     fleet: Fleet, moment: str, side: int, text: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment)
+    kill_small_move(fleet, moment)
     client_of(fleet.servers[side], db=2).set("config:fence", text)
     repair_changes(fleet.config)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
@@ -205,8 +211,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
 
 @pytest.mark.parametrize("moment", ["push", "keep or empty", "keep up to date"])
 def test_a_repair_ends_although_a_move_keeps_its_old_databases(fleet: Fleet, moment: str) -> None:
-    small(fleet)
-    fleet.kill_move(moment, keep=True)
+    kill_small_move(fleet, moment, keep=True)
     repair_changes(fleet.config)
     assert [each.action for each in repair_changes(fleet.config)] == ["kept"]
     with pytest.raises(GrowthError, match="is closed by the move of users:1: shardkit move resum"):
@@ -237,8 +242,7 @@ def test_a_replica_needs_no_fence(fleet: Fleet) -> None:
 
 
 def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("take over")
+    kill_small_move(fleet, "take over")
     with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
         end_change(fleet.config, "users:1")
     with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
@@ -254,8 +258,7 @@ def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
 
 
 def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("verify")
+    kill_small_move(fleet, "verify")
     assert resume_move(fleet.config, "users:1").phase == "done"
     with fleet.servers[1].client(db=2) as client:
         assert not list(client.scan_iter(match="config:fence*"))
@@ -263,8 +266,7 @@ def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None
 
 
 def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("push")
+    kill_small_move(fleet, "push")
     for server in fleet.servers[:2]:
         client_of(server, db=2).delete("config:fence")
     with pytest.raises(GrowthError, match=r"out of date; find .*: shardkit changes end users:1"):
@@ -328,8 +330,7 @@ def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: 
 def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
     fleet: Fleet, moment: str, followed: bool
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     old, new = fleet.servers[:2]
     if not followed:
         client_of(old).config_set("masterauth", "wrong")  # it cannot follow in the meantime
@@ -354,8 +355,7 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
 def test_data_without_the_mark_of_its_move_is_not_lost(
     fleet: Fleet, moment: str, since: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     snapshot = fleet.snapshot()
     with fleet.servers[1].client() as new:
         if since == "flushed" and moment != "hand over":
@@ -375,8 +375,7 @@ def test_data_without_the_mark_of_its_move_is_not_lost(
 
 
 def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("hand over", of="server")
+    kill_small_move(fleet, "hand over", of="server")
     with fleet.servers[0].client() as old:
         assert old.exists("config:fence{}:copied")
         abort_move(fleet.config, fleet.name(0))
@@ -395,8 +394,7 @@ def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
 
 
 def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("take writes alone", of="server")
+    kill_small_move(fleet, "take writes alone", of="server")
     fleet.servers[0].kill()
     said = f"{fleet.name(0)} does not have the data .*, so {fleet.name(1)} keeps its copy; start"
     with pytest.raises(GrowthError, match=said):
@@ -406,8 +404,7 @@ def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
 
 
 def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> None:
-    small(fleet)
-    fleet.kill_move("caught up")
+    kill_small_move(fleet, "caught up")
     with fleet.servers[1].client(db=2) as target:
         copied = target.dbsize()
         fleet.servers[0].kill()
@@ -418,8 +415,7 @@ def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> Non
 
 @pytest.mark.parametrize("moment", ["server: push", "server: certify"])
 def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     fleet.servers[0].kill()
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     assert fleet.masters() == [fleet.name(1)] * 2
@@ -431,8 +427,7 @@ def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str)
 def test_the_old_server_takes_the_place_of_a_new_one_that_is_gone(
     fleet: Fleet, moment: str, command: str
 ) -> None:
-    small(fleet)
-    fleet.kill_move(moment, of="server")
+    kill_small_move(fleet, moment, of="server")
     with pytest.raises(GrowthError, match="has lost no server"):
         end_change(fleet.config, fleet.name(0), lost=True)
     fleet.servers[1].kill()
