@@ -504,3 +504,42 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
         assert eventually(
             lambda: not [key for key in writers.gone if router[key].exists(key)], 30
         ), "what was deleted or has expired is there"
+
+
+@contextmanager
+def counting(url: str, *components: str, cut_off: int = 0, unsent: str = "-") -> Iterator[None]:
+    """Have threads count in many keys; in the end the counters must say what was acknowledged.
+
+    At most ``cut_off`` calls may fail, besides those whose error contains ``unsent``.
+    """
+    ended, errors = threading.Event(), list[str]()
+    counted, uncertain = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+
+    def write(name: str, router: Any) -> None:
+        n = 0
+        while not ended.wait(0.002):
+            n += 1
+            key = f"counted{n % 50}"
+            try:
+                router[key].incr(key)
+                counted[name, key] += 1
+            except FAILURES as error:
+                errors.append(repr(error))
+                uncertain[name, key] += 1
+
+    with shardkit.connect(url) as kit:
+        routers = {name: kit.key_sharded(name) for name in components}
+        threads = [threading.Thread(target=write, args=each) for each in routers.items()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        for (name, key), count in counted.items():
+            found = int(routers[name][key].get(key) or 0)
+            assert count <= found <= count + uncertain[name, key], (name, key)
+    errors = [error for error in errors if unsent not in error]
+    assert len(errors) <= cut_off, errors

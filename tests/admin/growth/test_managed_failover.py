@@ -13,9 +13,7 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -33,6 +31,7 @@ from growth_helpers import (
     REDIS,
     Fleet,
     check_nothing_lost,
+    counting,
     describe,
     follow,
     no_redis,
@@ -59,44 +58,6 @@ from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.testing import Register, check_linearizable
 
 
-@contextmanager
-def counting(url: str, cut_off: int, unsent: str = "-") -> Iterator[None]:
-    """Have a thread count in many keys; in the end the counters must say what was acknowledged.
-
-    At most so many calls may be cut off; errors of the one kind, that nothing was sent, may come.
-    """
-    ended = threading.Event()
-    counted, uncertain = Counter[str](), Counter[str]()
-    errors: list[str] = []
-
-    def write(router: Any) -> None:
-        n = 0
-        while not ended.wait(0.002):
-            n += 1
-            key = f"k{n % 50}"
-            try:
-                router[key].incr(key)
-                counted[key] += 1
-            except (redis.RedisError, shardkit.ShardKitError) as error:
-                errors.append(repr(error))
-                uncertain[key] += 1
-
-    with shardkit.connect(url) as kit:
-        router = kit.key_sharded("data")
-        thread = threading.Thread(target=write, args=(router,))
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-        for key, count in counted.items():
-            found = int(router[key].get(key) or 0)
-            assert count <= found <= count + uncertain[key]
-        errors = [error for error in errors if unsent not in error]
-        assert len(errors) <= cut_off, errors
-
-
 def watched_as(config: redis.Redis, watched: LocalSentinel, service: str = "main") -> None:
     """Describe a component by the Sentinels of a service."""
     sentinels = [["127.0.0.1", each.port] for each in watched.sentinels]
@@ -110,7 +71,7 @@ def test_sentinels_replace_the_master_and_no_write_is_lost() -> None:
         url = f"redis://{server.address}"
         with server.client() as config:
             watched_as(config, watched)
-            with counting(url, cut_off=1):  # the call under way, when Sentinels cut all off
+            with counting(url, "data", cut_off=1):  # the call under way, when Sentinels cut all off
                 done = fail_over(config, "data")
             assert done.planned
             assert done.shards == ("data",)
@@ -153,7 +114,9 @@ def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_
                 config.hset("config:growth:priorities", watched.replicas[0].address, 100)
             # While they are stopped for the decision, Sentinels may take the master for down, and
             # tell of none; then nothing is sent.
-            with counting(f"redis://{server.address}", cut_off=1, unsent="MasterNotFoundError"):
+            with counting(
+                f"redis://{server.address}", "data", cut_off=1, unsent="MasterNotFoundError"
+            ):
                 done = fail_over(config, "data", watched.replicas[2].address)
             assert str(done.target) == watched.replicas[2].address
             for replica, priority in zip(watched.replicas, priorities, strict=True):
@@ -317,7 +280,7 @@ def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -
         with server.client() as config:
             entry = {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
             describe(config, {"data": {"entry": entry}})
-            with counting(url, cut_off=2):  # one for each failover, seldom
+            with counting(url, "data", cut_off=2):  # one for each failover, seldom
                 done = fail_over(config, master)
                 assert (done.planned, str(done.target)) == (True, replica)
                 words = ["failover", "data", "--to", master, "--config", url, "--json"]
