@@ -59,6 +59,18 @@ def ask(server: Any, method: str, *args: Any, **options: Any) -> Any:
 
 
 @contextmanager
+def paused(*servers: Any) -> Iterator[None]:
+    """Have servers hang: connections stay open, and nothing is answered."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+
+
+@contextmanager
 def emptied(servers: LocalServers) -> Iterator[ShardKit]:
     """A kit over a map's running servers, which are empty."""
     for server in servers.servers:

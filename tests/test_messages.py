@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import paused
 from parsed import PACKAGE, tree_of
 
 import shardkit
@@ -292,12 +293,8 @@ def test_a_server_that_hangs_is_a_timeout_of_both_trees() -> None:
         with shardkit.connect(ShardMap.parse(f"components: {{c: {{entry: {entry}}}}}")) as kit:
             client = kit.client("c")
             client.ping()
-            server.pause()
-            try:
-                with pytest.raises(redis.TimeoutError) as raised:
-                    client.set("k", 1)
-            finally:
-                server.resume()
+            with paused(server), pytest.raises(redis.TimeoutError) as raised:
+                client.set("k", 1)
     assert isinstance(raised.value, ShardTimeout)
     assert isinstance(raised.value, redis.ConnectionError)
     assert raised.value.maybe_executed

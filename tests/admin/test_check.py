@@ -13,7 +13,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import redis
-from arranged import client_of, map_of
+from arranged import client_of, map_of, paused
 from click.testing import CliRunner
 
 import shardkit
@@ -189,11 +189,8 @@ def test_the_unusable_does_not_hide_the_rest(running: LocalServer, server: redis
 
 
 def test_a_server_without_an_answer_is_named(running: LocalServer, server: redis.Redis) -> None:
-    running.pause()
-    try:
+    with paused(running):
         found = only(looked_at(running))
-    finally:
-        running.resume()
     assert found.problem == "cannot be reached: no answer in time"
     assert "suspended" in found.remedy
 

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-from arranged import before_sending, client_of, map_of, meanwhile
+from arranged import before_sending, client_of, map_of, meanwhile, paused
 from click.testing import CliRunner
 from faces import eventually
 from redis.exceptions import AuthenticationError
@@ -322,12 +322,9 @@ def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.R
     client_of(servers[2]).execute_command("ACL", "SETUSER", "app", ">another")
     with pytest.raises(ConfigError, match="takes 2 passwords of 'app' already"):
         turn(config, servers)
-    servers[2].pause()
-    try:
-        with pytest.raises(ConfigError, match=f"{servers[2].address} .*nothing was changed"):
-            turn(config, servers, timeout=0.2)
-    finally:
-        servers[2].resume()
+    said = f"{servers[2].address} .*nothing was changed"
+    with paused(servers[2]), pytest.raises(ConfigError, match=said):
+        turn(config, servers, timeout=0.2)
     with pytest.raises(ConfigError, match="user 'nobody' has a password in no entry"):
         admin.rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import paused
 from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
 from redis.crc import key_slot
 
@@ -145,11 +146,8 @@ def test_a_clusters_keys_are_on_the_node_of_their_slot(
         nodes = [client.get_node_from_key(key) for key in keys]
     assert [each["server"] for each in found] == [f"{node.host}:{node.port}" for node in nodes]
     assert found[0]["hash"] == found[2]["hash"]
-    cluster.nodes[0].pause()
-    try:
+    with paused(cluster.nodes[0]):
         away = cli.json("locate", "cart", "a", "-c", path)
-    finally:
-        cluster.nodes[0].resume()
     assert away[0]["hash"] == found[0]["hash"]
 
 

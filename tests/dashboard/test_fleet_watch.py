@@ -20,7 +20,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
-from arranged import map_of
+from arranged import map_of, paused
 from click.testing import CliRunner
 from fleets import HOSTILE, Shown, hottest, shown_fleet, until
 from starlette.testclient import TestClient
@@ -587,14 +587,11 @@ def test_a_server_that_hangs_delays_nothing_else() -> None:
     with shown_fleet() as shown:
         server, fleet = shown.server(0), shown.fleet
         other = fleet.servers[shown.server(1).address]
-        server.pause()
-        try:
+        with paused(server):
             until(lambda: fleet.servers[server.address].state == "down")
             before = len(other.samples)
             until(lambda: len(other.samples) >= before + 5)
             assert other.state == "up"
-        finally:
-            server.resume()
         until(lambda: fleet.servers[server.address].state == "up")
 
 

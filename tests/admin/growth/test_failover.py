@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import before_sending, client_of
+from arranged import before_sending, client_of, paused
 from faces import eventually, free_port
 from growth_helpers import (
     FAST,
@@ -551,12 +551,8 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
         replica.replicaof("127.0.0.1", str(fleet.servers[2].port))
         assert not verify_replica(master, replica, timeout=0.1).ok
         assert not master.exists("sync:wait"), "also what others left is removed"
-        b.pause()
-        try:
-            with pytest.raises(redis.TimeoutError, match="no answer in time"):
-                verify_replica(master, replica, timeout=0.1)
-        finally:
-            b.resume()
+        with paused(b), pytest.raises(redis.TimeoutError, match="no answer in time"):
+            verify_replica(master, replica, timeout=0.1)
     done = fleet.run("verify-replica", "--timeout", "0.1", code=1)
     assert "no link to the master" in done.output
     fleet.servers[2].kill()

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
+from arranged import paused
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, certified, on_redis_too
 from moments import before, uncounted_calls
@@ -388,12 +389,8 @@ def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch)
             client.mset({f"k{n}": n for n in range(5)})
             capture.wait_until_told()
             assert [len(capture.take(3)), len(capture.take(3))] == [3, 2]
-            server.pause()
-            try:
-                with pytest.raises(GrowthError, match="does not answer; resume"):
-                    capture.wait_until_told()
-            finally:
-                server.resume()
+            with paused(server), pytest.raises(GrowthError, match="does not answer; resume"):
+                capture.wait_until_told()
         client.execute_command("ACL", "SETUSER", "default", "-psubscribe")
         said = r"does not tell of changed keys: .*psubscribe.*; see docs/rights\.md"
         with pytest.raises(GrowthError, match=said):

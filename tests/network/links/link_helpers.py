@@ -7,12 +7,13 @@ import inspect
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
+from arranged import paused as paused
 from faces import PATIENCE
 
 import shardkit
@@ -119,18 +120,6 @@ def clients_of(server: LocalServer) -> int:
     """How many clients a server has, except the one that asks."""
     with server.client() as client:
         return len(client.client_list()) - 1
-
-
-@contextmanager
-def paused(*servers: Any) -> Iterator[None]:
-    """Have servers hang: connections stay open, and nothing is answered."""
-    for server in servers:
-        server.pause()
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.resume()
 
 
 def cut(server: LocalServer) -> int:
