@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,6 +33,7 @@ from shardkit.admin.changes import (
     begin,
     open_changes,
     read_changes,
+    require_open,
     taking_part,
 )
 from shardkit.admin.growth import (
@@ -72,6 +74,20 @@ def test_a_change_ends_with_its_process(
         config.hset(changes.CHANGES_KEY, "old", changes.text_of(old))
         begin(config, of("retire", "a/1"))
         assert "old" not in [each.id for each in read_changes(config)]
+
+
+def test_a_stopped_process_does_not_get_its_change_back(
+    own_server: LocalServer, lower: Callable[..., None]
+) -> None:
+    lower(change_lease=0.5)
+    with own_server.client() as config, taking_part(config, of("restore", "a/1")) as stopped:
+        ended = replace(stopped, id="of the other", kind="split", until=0.0)
+        config.delete(changes.CHANGES_KEY)
+        begin(config, ended)
+        time.sleep(0.5)  # the lease ends
+        with pytest.raises(GrowthError, match="users: this process was stopped"):
+            require_open(config, stopped)
+        assert [each.id for each in open_changes(config)] == ["of the other"]
 
 
 def test_a_balance_and_its_own_moves_overlap(fleet: Fleet) -> None:
