@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 from cli_helpers import COMMAND, Cli, Result, in_terminal, plain
-from faces import clocked, eventually
+from faces import clocked, eventually, free_port
 
 import shardkit
 from shardkit import ShardKit
@@ -250,9 +249,7 @@ def test_a_factory_that_raises_is_named(
 def test_liveness_probes_are_answered_on_a_port(
     module: Path, kit: ShardKit, town_map: Path, name: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     worker = started(module, town_map, "--live-port", str(port), name=name)
 
     def status(path: str) -> int:
