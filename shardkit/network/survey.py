@@ -36,6 +36,7 @@ from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rights import trial_commands
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, greeting_of, query_all
+from shardkit.network.topology.witness import witnessed_epoch
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import failed_command, meaning
 from shardkit.routing.placement import SLOTS
@@ -469,7 +470,9 @@ def _database(client: Any, number: int, sampled: bool) -> DatabaseFacts:
             refused = error
     return DatabaseFacts(
         keys=keys,
-        witnessed={name.decode(errors="replace"): int(score) for name, score in witnessed},
+        witnessed={
+            name.decode(errors="replace"): witnessed_epoch(score) for name, score in witnessed
+        },
         fence=fence,
         refused=refused,
     )

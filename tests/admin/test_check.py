@@ -203,6 +203,10 @@ def test_an_epoch_that_went_back_is_noticed(running: LocalServer, server: redis.
     found = only(admin.check(described.components.values(), config=server))
     assert "went back to epoch 0: its servers have witnessed epoch 1" in found.problem
     assert "--restored" in found.remedy
+    with running.client(db=1) as data:
+        for damaged in ("inf", "-inf", -1, 1e300):
+            data.zadd("config:witness", {"data": damaged})
+            assert admin.check(described.components.values(), config=server).ok
 
 
 def test_damaged_structures_are_found(running: LocalServer, server: redis.Redis) -> None:

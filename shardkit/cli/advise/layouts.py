@@ -417,7 +417,7 @@ def _sorted_set(family: SampledFamily) -> Iterator[LayoutChoice]:
 
 
 def _score(score: float) -> bytes:
-    return b"%d" % score if score == int(score) and abs(score) < 2**62 else repr(score).encode()
+    return b"%d" % score if abs(score) < 2**62 and score == int(score) else repr(score).encode()
 
 
 def _list(family: SampledFamily) -> Iterator[LayoutChoice]:

@@ -50,6 +50,7 @@ from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, R
 from shardkit.network.connections.databases import ClientDatabase, Steps, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.saved import SavedEntries
+from shardkit.network.topology.witness import witnessed_epoch
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.steps import arun_steps, run_steps
@@ -359,8 +360,7 @@ class EpochWitness:
 
     def doubts(self, reply: Any) -> int:
         """Return the epoch witnessed, if it is later than any read; otherwise, or if refused, 0."""
-        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
-        witnessed = int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0)?", text, re.ASCII) else 0
+        witnessed = witnessed_epoch(reply)
         self.settled = witnessed <= self._source.epoch
         return 0 if self.settled else witnessed
 

@@ -14,6 +14,7 @@ from an old snapshot: the connection is refused before anything is sent over it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 from shardkit.config.component import WITNESS_KEY, Component
@@ -36,7 +37,15 @@ def witnesses(components: Iterable[Component]) -> dict[Entry, set[str]]:
 def read_witness(client: Any, names: Collection[str]) -> int:
     """Return the latest epoch that a database has witnessed of some components; 0 if none."""
     scores = client.zmscore(WITNESS_KEY, sorted(names))
-    return max((int(score) for score in scores if score is not None), default=0)
+    return max(map(witnessed_epoch, scores), default=0)
+
+
+def witnessed_epoch(score: Any) -> int:
+    """Return the epoch that a reply with a score means; 0 if it is missing, refused or damaged."""
+    with suppress(TypeError, ValueError):
+        if 0 <= (epoch := float(score)) < 2**53:
+            return int(epoch)
+    return 0
 
 
 def write_witness(client: Any, names: Collection[str], epoch: int) -> None:

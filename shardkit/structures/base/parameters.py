@@ -29,7 +29,9 @@ and the same expiry. So each *generation* of a structure gives its parts an expi
 of its own, modulo 16: 15 in the first generation, where never is -1, and 1 to 14 in later ones,
 where never is the year 6429. A deletion stores the number of the next one for a minute at
 ``{s:meta}:deleted`` (`LAST_WRITES`); so does an expiry within the next minute. Before a write to
-such parts the client reads the parameters again if that was more than a second ago (`LEASE`). So
+such parts the client reads the parameters again if that was more than a second ago (`LEASE`). If it
+cannot, as their server is down, what it has read is enough, for that server has to take part in
+each deletion and plan (docs/decisions/0108-parameters-of-a-server-that-is-down.md). So
 parts refuse every write of an older generation that was sent less than a minute ago. An unsettled
 part of another generation is removed, not settled. docs/decisions/0019-generations-by-expiry.md
 says why the number is not part of the key.
@@ -420,16 +422,17 @@ def open_all(
         # Once, before the first write, the server is asked if it evicts keys.
         unwarned = [m for m in new if create and not m._creates and (m.component,) not in _WARNED]
         openings = [meta.opening(create=create) for meta in new]
-        if unwarned:
-            policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in unwarned]
-            replies = yield Partial([*openings, *policies])
+        policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in unwarned]
+        replies = yield Partial([*openings, *policies])
+        _warn_of_eviction(unwarned, replies[len(new) :])
+        if anew or not all(meta.checked and not meta.planning for meta in new):
             raise_failures(Replies(replies[: len(new)]))
-            _warn_of_eviction(unwarned, replies[len(new) :])
-        else:
-            replies = yield openings
         again = []
         is_held = False
         for meta, reply in zip(new, replies[: len(new)], strict=True):
+            if isinstance(reply, ShardFailure):  # what was read before is enough for another while
+                meta._read_at = sent_at
+                continue
             meta.compare(reply, create=create, sent_at=sent_at)
             if create and meta.deleting:
                 if meta.complete_deletion is not None:

@@ -55,7 +55,11 @@ def test_a_default_is_not_written_and_an_absent_parameter_has_it(kit: ShardKit) 
         kit.driver.run(opening(spread="wide"))
 
 
-def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down() -> None:
+@pytest.mark.parametrize("lease", [60.0, 0.0])  # the latter reads them before each write
+def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down(
+    lower: Any, lease: float
+) -> None:
+    lower(lease=lease)
     shards = {"count": 16, "over": [{"port": 7001}, {"port": 7002}]}
     for kind in ("blocking", "awaiting"):
         with (
