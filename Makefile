@@ -73,7 +73,7 @@ week: setup  ## an operator's week: the runbook of docs/operations.md under load
 	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
 
 walk: setup  ## a reader walks the README and the site, page after page, on servers of which one dies
-	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py tests/docs/test_one_redis.py
+	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py
 
 others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/pip install -q uv
@@ -141,8 +141,9 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/cancellations.py $(ONLY)
 
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
-	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
-	  tests/admin/growth/test_killed_failovers.py tests/admin/growth/test_stopped_processes.py
+	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_operators.py \
+	  tests/admin/growth/test_managed_failover.py tests/admin/growth/test_stopped_processes.py \
+	  -k "killed or stopped or die"
 
 celery: setup  ## 10,000 tasks of Celery while workers are killed and servers move, fail over and split; TASKS=1000 for fewer
 	CELERY_TASKS=$(or $(TASKS),10000) $(BIN)/python -m pytest -q -s tests/integrations/test_celery.py -k survive
@@ -154,7 +155,7 @@ events: setup  ## a million messages while servers are killed and shards move: e
 	EVENTS=$(or $(EVENTS),1000000) $(BIN)/python -m pytest -q -s tests/kit/test_pubsub.py -k once_or_in_a_gap
 
 operators: setup  ## two operators at random, whose commands and servers die, under clients that write, ten minutes; SECONDS=60 SEED=7 for others
-	OPERATORS_SECONDS=$(or $(SECONDS),600) OPERATORS_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/admin/growth/test_operators.py
+	OPERATORS_SECONDS=$(or $(SECONDS),600) OPERATORS_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/admin/growth/test_operators.py -k at_random
 
 growth: setup  ## 4 shards of another program become 64 on 16 servers under load, and 4 again; MEGABYTES=1000 SHARDS=64
 	CASES=all MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k to_$(or $(SHARDS),64)

@@ -36,10 +36,38 @@ def map_of(**components: Any) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": components}))
 
 
+class _EachCall:
+    def __init__(self, server: Any, where: dict[str, Any]) -> None:
+        self._server, self._where = server, where
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            with self._server.client(**self._where) as client:
+                return getattr(client, method)(*args, **options)
+
+        return call
+
+
+def client_of(server: Any, **where: Any) -> Any:
+    """A client of a server, as `LocalServer.client` gives it, that closes after each call."""
+    return _EachCall(server, where)
+
+
 def ask(server: Any, method: str, *args: Any, **options: Any) -> Any:
-    """What a method of a client of a server, as `LocalServer.client` gives it, returns."""
-    with server.client() as client:
-        return getattr(client, method)(*args, **options)
+    """What a method of a client of a server returns."""
+    return getattr(client_of(server), method)(*args, **options)
+
+
+@contextmanager
+def paused(*servers: Any) -> Iterator[None]:
+    """Have servers hang: connections stay open, and nothing is answered."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
 
 
 @contextmanager

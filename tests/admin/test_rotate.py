@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-from arranged import before_sending, map_of, meanwhile
+from arranged import before_sending, client_of, map_of, meanwhile, paused
 from click.testing import CliRunner
 from faces import eventually
 from redis.exceptions import AuthenticationError
@@ -48,8 +48,7 @@ def servers() -> Iterator[list[LocalServer]]:
 @pytest.fixture
 def config(servers: list[LocalServer]) -> Iterator[redis.Redis]:
     for server in servers[:2]:
-        with server.client() as client:
-            client.flushall()
+        client_of(server).flushall()
     for server in servers[1:]:
         with server.client() as client:
             client.execute_command("ACL", "LOG", "RESET")
@@ -320,16 +319,12 @@ def test_another_users_password_stays(servers: list[LocalServer], config: redis.
 
 def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    with servers[2].client() as client:
-        client.execute_command("ACL", "SETUSER", "app", ">another")
+    client_of(servers[2]).execute_command("ACL", "SETUSER", "app", ">another")
     with pytest.raises(ConfigError, match="takes 2 passwords of 'app' already"):
         turn(config, servers)
-    servers[2].pause()
-    try:
-        with pytest.raises(ConfigError, match=f"{servers[2].address} .*nothing was changed"):
-            turn(config, servers, timeout=0.2)
-    finally:
-        servers[2].resume()
+    said = f"{servers[2].address} .*nothing was changed"
+    with paused(servers[2]), pytest.raises(ConfigError, match=said):
+        turn(config, servers, timeout=0.2)
     with pytest.raises(ConfigError, match="user 'nobody' has a password in no entry"):
         admin.rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)
@@ -401,8 +396,7 @@ def test_a_user_that_cannot_be_rotated_is_named(
     servers: list[LocalServer], config: redis.Redis, rules: tuple[str, ...], said: str
 ) -> None:
     push(config, described(servers))
-    with servers[1].client() as client:
-        client.execute_command("ACL", "SETUSER", "app", *rules)
+    client_of(servers[1]).execute_command("ACL", "SETUSER", "app", *rules)
     with pytest.raises(ConfigError, match=said):
         turn(config, servers)
 
@@ -425,8 +419,7 @@ def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redi
     login = {"host": "127.0.0.1", "username": "app", "password": OLD}
     entry = {**login, "port": master.port, "replicas": [{**login, "port": copy.port}]}
     push(config, map_of(data={"entry": entry}))
-    with master.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "-config")
+    client_of(master).execute_command("ACL", "SETUSER", "app", "-config")
     rotated = turn(config, servers)
     assert rotated.done
     [warning] = rotated.warnings
@@ -578,8 +571,7 @@ def test_a_rotated_requirepass_survives_a_restart() -> None:
         rotated = admin.rotate(config, config_server.entry, "default", NEW, settled=0.1)
         assert rotated.done, rotated
         assert rotated.warnings == []
-        with server.client(password=NEW) as client:
-            assert client.ping()
+        assert client_of(server, password=NEW).ping()
         server._users["default"] = NEW  # how restart() finds out whether it serves again
         server.restart()
         with redis.Redis(port=server.port, password=NEW) as kept:
@@ -610,8 +602,9 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
             assert all(logs_in(each, NEW) for each in servers)
             # Sentinels log in with it, and so does the replica with its master.
             for each in servers:
-                with each.client(username="app", password=NEW) as own:
-                    own.execute_command("CLIENT", "KILL", "USER", "app")
+                client_of(each, username="app", password=NEW).execute_command(
+                    "CLIENT", "KILL", "USER", "app"
+                )
             with watched.master.client(username="app", password=NEW) as own:
                 assert eventually(
                     lambda: (

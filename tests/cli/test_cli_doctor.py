@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
+from arranged import client_of
 from cli_helpers import Cli, Result, in_terminal, plain
 from faces import holder, sessions
 
@@ -48,15 +49,10 @@ class Ward(NamedTuple):
     def deny(self, right: str, servers: int = 2) -> None:
         """Take a right from the default user of some servers."""
         for server in self.servers[:servers]:
-            with server.client() as client:
-                client.execute_command("ACL", "SETUSER", "default", right)
+            client_of(server).execute_command("ACL", "SETUSER", "default", right)
 
     def settings(self, pattern: str) -> list[dict[str, str]]:
-        found = []
-        for server in self.servers:
-            with server.client() as client:
-                found.append(client.config_get(pattern))
-        return found
+        return [client_of(server).config_get(pattern) for server in self.servers]
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))
@@ -324,8 +320,7 @@ def test_shards_that_share_a_database_are_inspected_once(
     path = tmp_path / "twice.yaml"
     shard = {"port": ward.servers[0].port, "db": 9}
     path.write_text(json.dumps({"components": {"twice": {"shards": [shard, shard]}}}))
-    with ward.servers[0].client(db=9) as client:
-        client.mset({"a": 1, "b": 2, "c": 3})
+    client_of(ward.servers[0], db=9).mset({"a": 1, "b": 2, "c": 3})
     assert cli("doctor", "-c", path).lines[-1].startswith("inspected 3 keys on 1 server: ")
 
 
@@ -390,8 +385,9 @@ def test_the_rights_of_the_default_user_are_unknown_without_permission(ward: War
 
 
 def test_a_server_that_will_lose_what_scripts_wrote_is_named(cli: Cli, ward: Ward) -> None:
-    with ward.servers[0].client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
+    client_of(ward.servers[0]).execute_command(
+        "ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all"
+    )
     path = ward.path.with_name("app.yaml")
     entry = {"port": ward.servers[0].port, "username": "app", "password": "x"}
     path.write_text(json.dumps({"components": {"a": {"entry": entry}}}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import paused
 from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
 from redis.crc import key_slot
 
@@ -16,9 +17,14 @@ from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServers
 
 
-def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_map: Path) -> None:
+@pytest.fixture(autouse=True)
+def _topology(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+
+
+def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers) -> None:
     keys = ["home:42", "{home:42}:x", "42", "ключ", "a b"]
-    found = cli.json("locate", "unique", *keys, "-c", town_map)
+    found = cli.json("locate", "unique", *keys)
     with shardkit.connect(town.shard_map) as kit:
         router = kit.key_sharded("unique")
         assert [each["number"] for each in found] == [router.shard_of(key) for key in keys]
@@ -29,7 +35,7 @@ def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_ma
             assert each["shard"] == f"unique:{each['number']}"
     assert found[0]["number"] == found[1]["number"]
     assert (found[1]["is_tag"], found[1]["hashed"]) == (True, "home:42")
-    shown = cli("locate", "unique", *keys, "-c", town_map)
+    shown = cli("locate", "unique", *keys)
     assert len(shown.lines) == 1 + len(keys)
     assert f"tag home:42: crc32 = {found[1]['hash']}, mod 8 = {found[1]['number']}" in shown.out
 
@@ -56,21 +62,17 @@ def test_what_is_told_is_what_the_placement_does(cli: Cli, tmp_path: Path, place
     assert (told["number"], told["hash"], told["why"]) == (None, None, "not sharded")
 
 
-def test_pairs_are_placed_whatever_their_order(
-    cli: Cli, town: LocalServers, town_map: Path
-) -> None:
+def test_pairs_are_placed_whatever_their_order(cli: Cli, town: LocalServers) -> None:
     one, other, third = cli.json(
-        "locate", "followers", "-c", town_map, *("--pair", "10", "9"), *("--pair", "9", "010"), "k"
+        "locate", "followers", *("--pair", "10", "9"), *("--pair", "9", "010"), "k"
     )[-3:]
-    found = cli.json("locate", "followers", "k", "-c", town_map, "--pair", "10", "9")
+    found = cli.json("locate", "followers", "k", "--pair", "10", "9")
     assert [each["key"] for each in found] == ["k", "9:10"]
     with shardkit.connect(town.shard_map) as kit:
         assert found[1]["number"] == kit.id_pair_sharded("followers").shard_of(9, 10)
     assert one["key"] == "k"
     assert other == third
-    assert (
-        "not an integer" in cli("locate", "followers", "-c", town_map, "--pair", "a", "b").error()
-    )
+    assert "not an integer" in cli("locate", "followers", "--pair", "a", "b").error()
 
 
 def test_members_of_a_set_are_located_by_what_it_was_made_with(
@@ -95,10 +97,8 @@ def test_members_of_a_set_are_located_by_what_it_was_made_with(
     assert "not an integer" in cli("locate", "unique", "--in", "ids", "x", "-c", pushed_map).error()
 
 
-def test_a_set_that_is_not_there_yet_is_described(
-    cli: Cli, town: LocalServers, town_map: Path
-) -> None:
-    words = ("locate", "unique", "--in", "ids", "17", "-c", town_map)
+def test_a_set_that_is_not_there_yet_is_described(cli: Cli, town: LocalServers) -> None:
+    words = ("locate", "unique", "--in", "ids", "17")
     assert "ids:meta is missing" in cli(*words).error()
     [found] = cli.json(*words, "--total", "1000", "--part-size", "10", "--members", "int")
     with shardkit.connect(town.shard_map) as kit:
@@ -111,12 +111,10 @@ def test_a_set_that_is_not_there_yet_is_described(
     assert "was made with total 1000, not 5" in cli(*words, "--total", "5").error()
 
 
-def test_locate_refuses_members_of_a_structure_that_is_no_set(
-    cli: Cli, town: LocalServers, town_map: Path
-) -> None:
+def test_locate_refuses_members_of_a_structure_that_is_no_set(cli: Cli, town: LocalServers) -> None:
     with shardkit.connect(town.shard_map) as kit:
         kit.key_sharded("unique")["cities:meta"].hset("cities:meta", mapping={"kind": "hash"})
-    refused = cli("locate", "unique", "--in", "cities", "a", "-c", town_map)
+    refused = cli("locate", "unique", "--in", "cities", "a")
     assert "'cities' is a hash, not a set" in refused.error()
 
 
@@ -148,11 +146,8 @@ def test_a_clusters_keys_are_on_the_node_of_their_slot(
         nodes = [client.get_node_from_key(key) for key in keys]
     assert [each["server"] for each in found] == [f"{node.host}:{node.port}" for node in nodes]
     assert found[0]["hash"] == found[2]["hash"]
-    cluster.nodes[0].pause()
-    try:
+    with paused(cluster.nodes[0]):
         away = cli.json("locate", "cart", "a", "-c", path)
-    finally:
-        cluster.nodes[0].resume()
     assert away[0]["hash"] == found[0]["hash"]
 
 
@@ -168,17 +163,17 @@ def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
             for key in kit.client("unique", n).scan_iter(match="{docs:*")
         ]
     assert len({n for _, n in keys}) == 8
-    found = cli.json("locate", "unique", *(key for key, _ in keys), "-c", town_map)
+    found = cli.json("locate", "unique", *(key for key, _ in keys))
     assert [each["number"] for each in found] == [n for _, n in keys]
-    absent = cli.json("locate", "unique", "{docs:5}:nothing", "{other:5}:x", "-c", town_map)
+    absent = cli.json("locate", "unique", "{docs:5}:nothing", "{other:5}:x")
     by_hash = town.shard_map.components["unique"].place(b"other:5")
     assert [each["number"] for each in absent] == [5, by_hash]
-    shown = cli("locate", "unique", "{docs:5}:nothing", "-c", town_map)
+    shown = cli("locate", "unique", "{docs:5}:nothing")
     assert "part 5 of 'docs', on shard 5" in shown.out
     with edited_map(town_map) as components:
         for entry in components["unique"]["shards"]:
             entry["decode_responses"] = True
-    assert cli("locate", "unique", "{docs:5}:nothing", "-c", town_map).out == shown.out
+    assert cli("locate", "unique", "{docs:5}:nothing").out == shown.out
 
 
 def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_path: Path) -> None:
@@ -189,9 +184,9 @@ def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_
     )
 
 
-def test_the_url_of_an_entry_connects_to_its_server(cli: Cli, town_map: Path) -> None:
+def test_the_url_of_an_entry_connects_to_its_server(cli: Cli) -> None:
     for arguments, number in (((), 0), (("--shard", "2"), 2)):
-        words = ("url", "unique", *arguments, "-c", town_map)
+        words = ("url", "unique", *arguments)
         [url] = cli(*words, secret="-" * 20, code=0).lines
         assert cli.json(*words, secret="-" * 20) == {"url": url}
         with redis.Redis.from_url(url) as client:
@@ -199,22 +194,20 @@ def test_the_url_of_an_entry_connects_to_its_server(cli: Cli, town_map: Path) ->
             assert client.get_connection_kwargs()["db"] in (0, number // 2 + 1)
 
 
-def test_a_file_with_the_url_is_for_its_owner_alone(
-    cli: Cli, town_map: Path, tmp_path: Path
-) -> None:
+def test_a_file_with_the_url_is_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "jobs.url"
-    result = cli("url", "sessions", "-o", path, "-c", town_map)
+    result = cli("url", "sessions", "-o", path)
     assert (result.code, result.out) == (0, "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith(f"redis://:{SECRET}@127.0.0.1:")
 
 
 def test_a_terminal_sees_the_password_only_if_it_is_asked_for(town_map: Path) -> None:
-    code, text = in_terminal(100, "url", "sessions", "-c", str(town_map))
+    code, text = in_terminal(100, "url", "sessions")
     assert code == 0
     assert "redis://:***@127.0.0.1:" in plain(text)
     assert SECRET not in text
-    code, text = in_terminal(100, "url", "sessions", "-c", str(town_map), "--show-secrets")
+    code, text = in_terminal(100, "url", "sessions", "--show-secrets")
     assert SECRET in text
 
 
@@ -246,8 +239,11 @@ def config(town: LocalServers, town_map: Path) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def write(town: LocalServers, config: redis.Redis) -> Write:
+def write(
+    town: LocalServers, config: redis.Redis, town_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Write:
     """Write the entries of a component; its shards are the first ones of ``unique``."""
+    monkeypatch.setenv("SHARDKIT_CONFIG", town_url)
 
     def run(name: str, count: int = 3) -> None:
         for n, entry in enumerate(town.shard_map.components["unique"].shards[:count]):
@@ -286,40 +282,38 @@ def commands(name: str, *more: str) -> list[list[str]]:
     return [each.replace("NAME", name).split() for each in (*common, *located, *more)]
 
 
-def test_commands_infer_the_count_and_say_so(cli: Cli, town_url: str, by_hand: str) -> None:
+def test_commands_infer_the_count_and_say_so(cli: Cli, by_hand: str) -> None:
     count = int(by_hand[-1])
     note = f"note: {by_hand}: {NOTE.format('1 entry' if count == 1 else f'{count} entries')}"
     notes = {}
     for words in commands(
         by_hand, "config show", "doctor NAME --check", "keys NAME", "config pull"
     ):
-        result = cli(*words, "-c", town_url, code=0)
-        cli(*words, "--json", "-c", town_url, code=0)
+        result = cli(*words, code=0)
+        cli(*words, "--json", code=0)
         said = [line for line in result.err.splitlines() if "note:" in line]
         notes[" ".join(words)] = [line.count(note) for line in said]
     assert all(said == [1] for said in notes.values()), notes
 
 
-def test_a_count_that_is_said_needs_no_note(cli: Cli, town_url: str, by_hand: str) -> None:
+def test_a_count_that_is_said_needs_no_note(cli: Cli, by_hand: str) -> None:
     said = [
-        cli(*words, "--shards", by_hand[-1], "-c", town_url, code=0).err
+        cli(*words, "--shards", by_hand[-1], code=0).err
         for words in commands(by_hand, "doctor NAME --repack", "doctor NAME --check --repair --yes")
     ]
     assert "note:" not in "".join(said)
 
 
-def test_another_count_than_there_are_entries_is_refused(
-    cli: Cli, town_url: str, by_hand: str
-) -> None:
+def test_another_count_than_there_are_entries_is_refused(cli: Cli, by_hand: str) -> None:
     for count in "2", "4":
-        result = cli("status", by_hand, "--shards", count, "-c", town_url, code=1)
+        result = cli("status", by_hand, "--shards", count, code=1)
         assert by_hand in result.error()
 
 
-def test_repairs_need_the_count(cli: Cli, write: Write, town_url: str) -> None:
+def test_repairs_need_the_count(cli: Cli, write: Write) -> None:
     write("unsaid")
     for words in (["--repack"], ["--check", "--repair", "--yes"]):
-        result = cli("doctor", "unsaid", *words, "-c", town_url, code=1)
+        result = cli("doctor", "unsaid", *words, code=1)
         assert "push a shard map" in result.error()
 
 
@@ -343,16 +337,16 @@ def test_a_count_is_that_of_one_component(cli: Cli, town_url: str) -> None:
 
 
 def test_entries_with_a_gap_or_of_a_lost_count_are_refused(
-    cli: Cli, write: Write, config: redis.Redis, town_url: str, town_map: Path
+    cli: Cli, write: Write, config: redis.Redis, town_map: Path
 ) -> None:
     write("gap")
     config.delete("config:redis:gap:1")
-    result = cli("status", "gap", "-c", town_url)
+    result = cli("status", "gap")
     assert "config:shards:gap" in result.error()
     config.delete("config:redis:gap:0", "config:redis:gap:2")
     assert cli("config", "push", town_map).code == 0
     config.delete("config:shards:unique")
-    result = cli("status", "unique", "-c", town_url)
+    result = cli("status", "unique")
     assert "config:shards:unique" in result.error()
 
 
@@ -373,12 +367,12 @@ def test_a_push_is_refused_if_another_placement_explains_where_the_keys_are(
     write("booked")
     fill(town, "booked", "redis-in-action")
     pulled = pull(cli, town_url, tmp_path)
-    refused = cli("config", "push", pulled, "-c", town_url).error()
+    refused = cli("config", "push", pulled).error()
     assert "holds its keys where placement redis-in-action puts them, not crc32" in refused
     assert "set `placement: redis-in-action` in the map" in refused
     assert not config.exists("config:shards:booked")
     pulled.write_text(pulled.read_text().replace("crc32", "redis-in-action"))
-    assert cli("config", "push", pulled, "-c", town_url).code == 0
+    assert cli("config", "push", pulled).code == 0
     stored = json.loads(config.get("config:shards:booked") or b"")
     assert stored["placement"] == "redis-in-action"
 
@@ -391,5 +385,5 @@ def test_a_push_of_another_count_is_refused_as_ever(
     pulled = pull(cli, town_url, tmp_path)
     with edited_map(pulled) as components:
         components["grown"]["shards"].pop()
-    refused = cli("config", "push", pulled, "-c", town_url).error()
+    refused = cli("config", "push", pulled).error()
     assert "going from 3 to 2 shards" in refused

@@ -36,9 +36,11 @@ from shardkit.local import LocalServers
 
 
 @pytest.fixture
-def kit(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> Iterator[ShardKit]:
+def kit(
+    cli: Cli, pushed_map: Path, town_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ShardKit]:
     """A kit on the config server, to which the map was pushed; it has used `unique`."""
-    assert cli("config", "push", town_map).code == 0
+    monkeypatch.setenv("SHARDKIT_CONFIG", town_url)
     with shardkit.connect(town_url) as opened:
         pipe = opened.key_sharded("unique").pipeline()
         for n in range(200):
@@ -49,10 +51,8 @@ def kit(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> Iterator
         yield opened
 
 
-def test_clients_are_shown_by_process_with_the_epoch_in_use(
-    kit: ShardKit, cli: Cli, town_url: str
-) -> None:
-    listed = cli.json("clients", "-c", town_url)["clients"]
+def test_clients_are_shown_by_process_with_the_epoch_in_use(kit: ShardKit, cli: Cli) -> None:
+    listed = cli.json("clients")["clients"]
     [this] = [each for each in listed if each["pid"] == os.getpid()]
     assert this.pop("connections") >= 3
     assert 0 <= this.pop("idle_seconds") <= this.pop("age_seconds")
@@ -65,38 +65,38 @@ def test_clients_are_shown_by_process_with_the_epoch_in_use(
         "components": ["unique"],
         "entries": {"unique": 1},
     }
-    assert "unique" in cli("clients", "-c", town_url, "--using", "unique").out
-    using = cli.json("clients", "-c", town_url, "--using", "followers")["clients"]
+    assert "unique" in cli("clients", "--using", "unique").out
+    using = cli.json("clients", "--using", "followers")["clients"]
     assert os.getpid() not in [each["pid"] for each in using]
     for epoch, there in ((1, False), (2, True)):
-        old = cli.json("clients", "-c", town_url, "--older-than", epoch)["clients"]
+        old = cli.json("clients", "--older-than", epoch)["clients"]
         assert (os.getpid() in [each["pid"] for each in old]) is there
 
 
 def test_a_server_that_cannot_be_asked_for_clients_is_named(
-    kit: ShardKit, cli: Cli, town: LocalServers, town_url: str
+    kit: ShardKit, cli: Cli, town: LocalServers
 ) -> None:
     server = town.server_of("followers", 0)
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-client|list")
         try:
-            result = cli("clients", "-c", town_url)
+            result = cli("clients")
         finally:
             client.execute_command("ACL", "SETUSER", "default", "+client|list")
     assert result.code == 1
     assert f"{server.address} was not asked: the user may not run CLIENT LIST" in result.out
 
 
-def test_the_biggest_keys_are_found_on_all_shards(kit: ShardKit, cli: Cli, town_url: str) -> None:
+def test_the_biggest_keys_are_found_on_all_shards(kit: ShardKit, cli: Cli) -> None:
     kit.client("followers", 1).sadd("many", *range(500))
-    document = cli.json("keys", "--biggest", "3", "-c", town_url)
+    document = cli.json("keys", "--biggest", "3")
     assert document["keys"][0]["key"] == "many"
     assert document["inspected"] >= 201
-    rows = cli.json("keys", "--biggest", "3", "--by", "elements", "unique", "-c", town_url)["keys"]
+    rows = cli.json("keys", "--biggest", "3", "--by", "elements", "unique")["keys"]
     assert [row["elements"] for row in rows] == [199, 198, 197]
     assert [row["key"] for row in rows] == ["key:199", "key:198", "key:197"]
     assert rows[0]["shard"] == str(kit.component("unique").shard_of("key:199"))
-    only = cli("keys", "--match", "key:7", "-c", town_url)
+    only = cli("keys", "--match", "key:7")
     assert "key:7 " in only.out
     assert only.lines[-1] == "1 key inspected"
 
@@ -144,10 +144,10 @@ def test_a_command_runs_on_all_servers_or_shards_or_on_one(
     assert len(sizes) == 9  # the entry too
     one = replies(cli, "--", "GET", "key:7", on=shard, url=town_url)
     assert one == {shard: "xxxxxxx"}
-    assert "has no shard 8" in cli("exec", "-c", town_url, "--on", "unique:8", "PING").error()
-    shown = cli("exec", "-c", town_url, "--on", "unique", "ECHO", "hello").lines
+    assert "has no shard 8" in cli("exec", "--on", "unique:8", "PING").error()
+    shown = cli("exec", "--on", "unique", "ECHO", "hello").lines
     assert [line.split() for line in shown[:2]] == [["shard", "reply"], ["unique", "hello"]]
-    refused = cli("exec", "-c", town_url, "--on", "followers", "--", "NOSUCH", code=1)
+    refused = cli("exec", "--on", "followers", "--", "NOSUCH", code=1)
     assert "the server has no command NOSUCH" in refused.out
 
 
@@ -161,24 +161,22 @@ def test_another_user_may_run_it(
     found = replies(cli, "--user", "admin", "--", "ACL", "WHOAMI", on="all", url=town_url)
     assert list(found.values()) == ["admin", "admin"]
     monkeypatch.delenv("SHARDKIT_EXEC_PASSWORD")
-    words = ("exec", "-c", town_url, "--on", "all", "--user", "admin", "--", "ACL", "WHOAMI")
+    words = ("exec", "--on", "all", "--user", "admin", "--", "ACL", "WHOAMI")
     asked = cli(*words, input=f"{SECRET}2\n", code=0)
     assert asked.err.startswith("Password: ")
     assert asked.out.count("admin") == 2
 
 
-def test_a_check_gives_one_verdict(
-    kit: ShardKit, cli: Cli, town: LocalServers, town_url: str
-) -> None:
-    fine = cli("check", "-c", town_url, code=0)
+def test_a_check_gives_one_verdict(kit: ShardKit, cli: Cli, town: LocalServers) -> None:
+    fine = cli("check", code=0)
     assert fine.lines[0] == "nothing is wrong"
     assert fine.lines[1].startswith("checked 3 servers, 13 databases and ")
     with town.server_of("followers", 1).client() as client:
         client.config_set("maxmemory", 1)
         try:
-            found = cli.json("check", "-c", town_url, code=1)
-            shown = cli("check", "followers", "-c", town_url)
-            _, coloured = in_terminal(120, "check", "followers", "-c", town_url)
+            found = cli.json("check", code=1)
+            shown = cli("check", "followers")
+            _, coloured = in_terminal(120, "check", "followers")
         finally:
             client.config_set("maxmemory", 0)
     assert [each["problem"] for each in found["findings"]] == [
@@ -220,38 +218,38 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
 
 
 def test_retire_with_delete_data_only_removes_a_component_that_is_still_there(
-    kit: ShardKit, cli: Cli, town_url: str
+    kit: ShardKit, cli: Cli
 ) -> None:
     kit.client("followers", 0).set("k", 1)
-    removed = cli("retire", "followers", "-c", town_url, "--delete-data", "--quiet", "0.5", code=1)
+    removed = cli("retire", "followers", "--delete-data", "--quiet", "0.5", code=1)
     assert removed.lines[0].startswith("followers was removed by a push")
     assert removed.lines[-1] == (
         "its data is still there; to delete it, run in 0.5 s: "
         "shardkit retire followers --delete-data"
     )
-    found = cli.json("retire", "followers", "-c", town_url, "--delete-data", "--quiet", "0")
+    found = cli.json("retire", "followers", "--delete-data", "--quiet", "0")
     assert found["deleted"] == 1
 
 
 def test_data_in_a_database_of_another_component_is_not_deleted(
-    kit: ShardKit, cli: Cli, town_url: str, town_map: Path
+    kit: ShardKit, cli: Cli, town_map: Path
 ) -> None:
     with edited_map(town_map) as components:
         components["twin"] = {"entry": components["sessions"]["entry"]}
     assert cli("config", "push", town_map).code == 0
-    assert cli("retire", "twin", "-c", town_url).code == 0
-    refused = cli("retire", "twin", "-c", town_url, "--delete-data", "--quiet", "0").error()
+    assert cli("retire", "twin").code == 0
+    refused = cli("retire", "twin", "--delete-data", "--quiet", "0").error()
     assert re.search(r"redis:twin \(.*\) shares a database with config:redis:sessions", refused)
 
 
 def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
-    kit: ShardKit, cli: Cli, town_map: Path, town_url: str, tmp_path: Path
+    kit: ShardKit, cli: Cli, town_map: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "backup"
-    taken = cli("backup", target, "followers", "-c", town_url, code=0)
+    taken = cli("backup", target, "followers", code=0)
     assert re.search(r"2 servers, \d+ keys, .*; writes were held for \d+ ms", taken.out)
     assert "is as it was written: 2 servers" in cli("restore", target, "--verify").out
-    assert "is not empty" in cli("backup", target, "-c", town_url).error()
+    assert "is not empty" in cli("backup", target).error()
     assert "is where the backup came from" in cli("restore", target, town_map).error()
     assert "say one of MAP" in cli("restore", target).error()
     kit.client("followers", 1).set("k", 1)
@@ -259,7 +257,7 @@ def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
     queues.enqueue_many("mail", [("send", [n]) for n in range(3)])
     assert queues.take("mail", lease=600)
     assert queues.take("mail", lease=600)
-    document = cli.json("backup", tmp_path / "second", "followers", "--no-pause", "-c", town_url)
+    document = cli.json("backup", tmp_path / "second", "followers", "--no-pause")
     assert document["paused_ms"] == 0
     restored = cli.json("restore", tmp_path / "second", "--local")
     assert sum(restored["keys"].values()) > 1

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 from cli_helpers import COMMAND, Cli, Result, in_terminal, plain
-from faces import PATIENCE, clocked, eventually
+from faces import PATIENCE, clocked, eventually, free_port
 
 import shardkit
 from shardkit import ShardKit
@@ -96,6 +95,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         imported.kit.close()
 
 
+@pytest.fixture(autouse=True)
+def _topology(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+
+
 @pytest.fixture
 def kit(town: LocalServers, town_map: Path) -> Iterator[ShardKit]:
     with shardkit.connect(town.shard_map) as opened:
@@ -119,22 +123,22 @@ def test_a_burst_does_what_waits_and_tells(
     monkeypatch.setenv("TOWN", str(town_map))
     tasks = kit.queues(component="unique")
     tasks.enqueue_many("q", [NewTask("note", [n]) for n in range(5)])
-    result = cli("worker", f"town_tasks:{name}", "--config", town_map, "--burst")
+    result = cli("worker", f"town_tasks:{name}", "--burst")
     assert (result.code, result.out) == (0, "5 tasks done\n"), result
     assert sorted(done(module)) == [*"01234"]
     tasks.enqueue("other", "note", ["x"])
-    arguments = ("-c", town_map, "-q", "other", "-q", "q", "-n", "3", "--burst", "--json")
+    arguments = ("-q", "other", "-q", "q", "-n", "3", "--burst", "--json")
     result = cli("worker", f"town_tasks:{name}", *arguments)
     assert json.loads(result.out)["done"] in (1, 6)  # a module's worker is one object
     assert done(module)[-1] == "x"
 
 
 def test_failures_are_shown_and_every_task_where_it_is_wanted(
-    cli: Cli, module: Path, kit: ShardKit, town_map: Path
+    cli: Cli, module: Path, kit: ShardKit
 ) -> None:
     tasks = kit.queues(component="unique")
     tasks.enqueue_many("q", [NewTask("note", ["x"]), NewTask("fails")])
-    result = cli("worker", "town_tasks:make", "-c", town_map, "--burst", "--verbose", code=0)
+    result = cli("worker", "town_tasks:make", "--burst", "--verbose", code=0)
     assert result.out == "1 task done, 1 failed\n"
     assert "task note (q " in result.err
     assert "failed: ValueError: no good" in result.err
@@ -188,9 +192,9 @@ def test_a_second_signal_has_it_give_back_what_it_works_on(
     assert task.attempts == 1
 
 
-def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Path) -> None:
+def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit) -> None:
     kit.queues(component="unique").enqueue("q", "slow", [0.5])
-    code, shown = in_terminal(80, "worker", "town_tasks:make", "-c", str(town_map), "--burst")
+    code, shown = in_terminal(80, "worker", "town_tasks:make", "--burst")
     assert code == 0, shown
     assert "q: 1 running, 0 tasks done" in plain(shown)
     assert plain(shown).splitlines()[-1].strip().endswith("1 task done")
@@ -218,13 +222,13 @@ def test_an_invalid_worker_is_one_line_of_error(
     said: str,
 ) -> None:
     monkeypatch.setenv("TOWN", str(town_map))
-    result = cli("worker", spec, "-c", town_map, "--burst")
+    result = cli("worker", spec, "--burst")
     assert result.code == code
     assert said in result.error()
 
 
 def test_a_factory_that_raises_is_named(
-    cli: Cli, tmp_path: Path, town_map: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "raising.py").write_text(
@@ -233,11 +237,11 @@ def test_a_factory_that_raises_is_named(
     )
     (tmp_path / "raising_module.py").write_text("1 / 0\n")
     for name in ("make", "amake"):
-        refused = cli("worker", f"raising:{name}", "-c", town_map)
+        refused = cli("worker", f"raising:{name}")
         assert refused.error() == (
             f"raising:{name} raised ValueError: no good; correct it: --debug shows where"
         )
-    module = cli("worker", "raising_module:worker", "-c", town_map)
+    module = cli("worker", "raising_module:worker")
     assert "raising_module raised ZeroDivisionError" in module.error()
 
 
@@ -245,9 +249,7 @@ def test_a_factory_that_raises_is_named(
 def test_liveness_probes_are_answered_on_a_port(
     module: Path, kit: ShardKit, town_map: Path, name: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     worker = started(module, town_map, "--live-port", str(port), name=name)
 
     def status(path: str) -> int:
@@ -315,8 +317,7 @@ WHERE = ("--component", "unique", "--name", "jobs")
 
 
 @pytest.fixture
-def queues(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskQueues[Any]]:
-    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+def queues(town_map: Path) -> Iterator[TaskQueues[Any]]:
     with shardkit.connect(town_map) as kit:
         yield kit.queues("jobs", component="unique", attempts=1)
 
@@ -403,22 +404,22 @@ def test_holders_and_waiters_are_shown_and_holds_are_ended(cli: Cli, town_map: P
         waiting = pool.submit(second.acquire)
         while not stock.inspect().waiters:
             pass
-        rows = json.loads(cli("locks", "show", "-c", town_map, "--json").out)
+        rows = json.loads(cli("locks", "show", "--json").out)
         assert [(r["component"], r["kind"], r["name"], r["state"], r["who"]) for r in rows] == [
             ("followers", "semaphore", "pages", "holds", "reader"),
             ("unique", "lock", "stock", "holds", "first"),
             ("unique", "lock", "stock", "waits", "second"),
         ]
         assert rows[1]["token"] == held.token
-        shown = cli("locks", "show", "unique", "-c", town_map).out
+        shown = cli("locks", "show", "unique").out
         assert "first" in shown
         assert "reader" not in shown
-        arguments = ("locks", "break", "unique", "stock", "--reason", "gone", "-c", town_map)
+        arguments = ("locks", "break", "unique", "stock", "--reason", "gone")
         assert cli(*arguments).out == "1 hold of lock 'stock' ended\n"
         assert waiting.result(20) is not None
         assert stock.extend(hold=held) is False
-        assert cli("locks", "break", "unique", "nothing", "--reason", "x", "-c", town_map).code == 1
-    assert cli("locks", "break", "unique", "stock", "-c", town_map).code == 2
+        assert cli("locks", "break", "unique", "nothing", "--reason", "x").code == 1
+    assert cli("locks", "break", "unique", "stock").code == 2
 
 
 AT = ("--component", "unique")
@@ -431,12 +432,12 @@ def test_a_log_is_shown_oldest_first_from_a_severity_on(cli: Cli, town_map: Path
         logs.log("shop", "first [bold]ü", "error")
         logs.log("shop", "second")
         logs.log("shop", "hidden", "debug")
-    shown = cli("logs", "shop", *AT, "-s", "info", "-c", town_map)
+    shown = cli("logs", "shop", *AT, "-s", "info")
     assert shown.out.splitlines() == [
         "2017-07-14 02:40:00.000 error    first [bold]ü",
         "2017-07-14 02:40:01.000 info     second",
     ]
-    lines = cli("logs", "shop", *AT, "-n", "1", "--json", "-c", town_map).out.splitlines()
+    lines = cli("logs", "shop", *AT, "-n", "1", "--json").out.splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["first [bold]ü", "second", "hidden"]
     assert json.loads(lines[0])["time"] == "2017-07-14T02:40:00+00:00"
-    assert cli("logs", "nothing", *AT, "-c", town_map) == Result(0, "", "")
+    assert cli("logs", "nothing", *AT) == Result(0, "", "")

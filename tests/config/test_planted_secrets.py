@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
@@ -222,30 +222,24 @@ def test_what_is_no_address_is_shown_without_what_may_be_a_password(typed: str) 
     assert SECRET not in said
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[LocalServer]:
-    with LocalServer() as server:
-        yield server
-
-
 # Threads that still look for the servers of the last entries draw lots.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @few
 @given(st.lists(fields, min_size=AT_ONCE, max_size=AT_ONCE))
 def test_no_secret_of_stored_entries_is_shown(
-    live: LocalServer, caplog: pytest.LogCaptureFixture, entries: list[dict[str, Any]]
+    server: LocalServer, caplog: pytest.LogCaptureFixture, entries: list[dict[str, Any]]
 ) -> None:
     caplog.clear()
     caplog.set_level(logging.DEBUG)
-    with live.client() as client:
+    with server.client() as client:
         client.flushall()
         for n, entry in enumerate(entries):
-            client.set(f"config:redis:c{n}", json.dumps(entry).replace("LIVE", str(live.port)))
-    url, said = f"redis://127.0.0.1:{live.port}", ""
+            client.set(f"config:redis:c{n}", json.dumps(entry).replace("LIVE", str(server.port)))
+    url, said = f"redis://127.0.0.1:{server.port}", ""
     for args in COMMANDS:
         said += command(*args, "--config", url)
     with shardkit.connect(url) as kit:
-        said += pages(kit, Entry({"port": live.port})) + repr(kit.health())
+        said += pages(kit, Entry({"port": server.port})) + repr(kit.health())
         for name in kit.components():
             try:
                 said += repr(kit.client(name))
@@ -267,9 +261,9 @@ def test_a_slash_in_a_password_shows_none_of_it(scheme: str) -> None:
     "words", ["failover", "move server --to h:1", "move abort", "changes open", "changes end"]
 )
 def test_a_server_that_is_typed_with_a_login_is_not_repeated(
-    live: LocalServer, words: str, typed: str
+    server: LocalServer, words: str, typed: str
 ) -> None:
-    url = f"redis://127.0.0.1:{live.port}"
+    url = f"redis://127.0.0.1:{server.port}"
     said = command(*words.split(), typed.format(SECRET), "--config", url)
     assert "shardkit: error: " in said
     assert SECRET not in said

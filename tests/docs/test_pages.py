@@ -13,6 +13,7 @@ import asyncio
 import fcntl
 import importlib
 import inspect
+import logging
 import os
 import pty
 import re
@@ -25,15 +26,25 @@ import termios
 import threading
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+import redis
+from arranged import client_of
+from click.testing import CliRunner
 from faces import eventually, free_port
 
 import shardkit
+from shardkit import ShardMap, events
+from shardkit.cli.app import app
 from shardkit.kit.kit import KitOpening
+from shardkit.local import LocalServer
+from tests.examples.test_deployment import shows
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,7 +64,7 @@ PAGES = {
     path.name: text
     for path in (ROOT / "README.md", *(ROOT / "docs" / page for page in navigation(SITE)))
     if "  #> " in (text := path.read_text(encoding="utf-8"))
-    and path.name != "one-redis.md"  # on servers of its own: test_one_redis.py
+    and path.name != "one-redis.md"  # on servers of its own: see below
 }
 HALFWAY = "the death of a server"
 WALK = [*list(PAGES)[: len(PAGES) // 2], HALFWAY, *list(PAGES)[len(PAGES) // 2 :]]
@@ -329,3 +340,268 @@ def test_the_ratios_of_the_readme_follow_from_the_figures_of_other_pages() -> No
     assert f"{three} times** when compressed; on Valkey {two}** and {four}**" in readme
     mine, theirs = map(float, calls.groups())
     assert f"**{theirs / mine:.0f} times** as fast as redis-py's pipelines" in readme
+
+
+PACKAGE = Path(shardkit.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "logging.md"
+Record = tuple[str, str, str, frozenset[str]]  # event, logger, level, fields
+
+
+def fields_of(call: ast.Call, tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The events and the fields that a call of `fields` makes, or of a function that calls it."""
+    names = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+    if ast.unparse(call.func) == "_about":  # of a task
+        names |= {"task", "queue", "id", "attempt"}
+    if any(keyword.arg is None for keyword in call.keywords):
+        names |= {"shards", "server"} if "class Breaker:" in ast.unparse(tree) else {"kind"}
+    event = call.args[0]
+    if isinstance(event, ast.Constant):
+        return {event.value}, names
+    chosen = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == ast.unparse(event)
+    ]
+    return {each.value for each in ast.walk(chosen[0]) if isinstance(each, ast.Constant)}, names
+
+
+@cache
+def records() -> set[Record]:
+    """Every record that the package logs, but for what only its tests and programs do."""
+    found: set[Record] = set()
+    for path in PACKAGE.rglob("*.py"):
+        if {"testing", "cli"} & set(path.parts):
+            continue
+        if "extra=" not in path.read_text(encoding="utf-8"):
+            assert "logger." not in path.read_text(encoding="utf-8"), path
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        logger = re.search(r'getLogger\("(\S+?)"\)', path.read_text(encoding="utf-8"))
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for call in ast.walk(tree):
+            if not (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and re.fullmatch(r"logger|logging\.getLogger\(.*\)", ast.unparse(call.func.value))
+            ):
+                continue
+            assert logger is not None
+            level = {"exception": "error", "log": "varies"}.get(call.func.attr, call.func.attr)
+            [extra] = [each.value for each in call.keywords if each.arg == "extra"]
+            if isinstance(extra, ast.Name):  # the nearest assignment above
+                scope = [
+                    each
+                    for each in functions
+                    if each.lineno <= call.lineno <= (each.end_lineno or 0)
+                ] or [tree]
+                innermost: Any = scope[-1]
+                assigned = [
+                    node
+                    for node in (*ast.walk(innermost), *ast.walk(tree))
+                    if isinstance(node, ast.Assign)
+                    and ast.unparse(node.targets[0]) == extra.id
+                    and node.lineno < call.lineno
+                ]
+                extra = max(
+                    (each for each in assigned if each in set(ast.walk(innermost))),
+                    key=lambda node: node.lineno,
+                    default=assigned[0],
+                ).value
+            assert isinstance(extra, ast.Call), f"{path}:{call.lineno}"
+            names, fields = fields_of(extra, tree)
+            found |= {(name, logger[1], level, frozenset(fields)) for name in names}
+    return found
+
+
+def listed() -> set[Record]:
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| (\w+)(?:, `([\w.]+)`)? \| [^|]* \|([^|]*)\|$", PAGE.read_text(), re.M
+    )
+    return {
+        (event, f"shardkit{logger}", level.lower(), frozenset(re.findall(r"`([^`]+)`", fields)))
+        for event, level, logger, fields in rows
+    }
+
+
+def test_the_page_lists_every_record_with_its_logger_level_and_fields() -> None:
+    made = {(event, logger, level) for event, logger, level, _ in records()}
+    assert made == {(event, logger, level) for event, logger, level, _ in listed()}
+    by_event: dict[str, set[str]] = {}
+    for event, _, _, fields in records():
+        by_event.setdefault(event, set()).update(fields)
+    assert by_event == {event: set(fields) for event, _, _, fields in listed()}
+
+
+def test_shardkit_adds_no_handler() -> None:
+    assert logging.getLogger("shardkit").handlers == []
+    assert logging.getLogger("shardkit").propagate
+
+
+def about(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [
+        record.shardkit  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+    ]
+
+
+@pytest.mark.parametrize("breaker", ["", ", breaker: false"])
+def test_a_dead_server_is_logged_once_when_it_goes_and_once_when_it_is_back(
+    caplog: pytest.LogCaptureFixture, breaker: str
+) -> None:
+    with LocalServer() as server:
+        port = server.port
+        text = f"components: {{shop: {{entry: {{port: {port}{breaker}}}}}}}"
+        with shardkit.connect(ShardMap.parse(text)) as kit:
+            client = kit.client("shop")
+            client.ping()
+            server.kill()
+
+            def call() -> None:
+                for _ in range(10):
+                    with pytest.raises(redis.ConnectionError, match=r"^shop "):
+                        client.get("k")
+
+            with ThreadPoolExecutor(8) as threads:
+                for each in [threads.submit(call) for _ in range(8)]:
+                    each.result()
+            server.restart()
+
+            def answers() -> bool:
+                with suppress(redis.ConnectionError):  # the breaker has not probed it yet
+                    return bool(client.ping())
+                return False
+
+            assert eventually(answers)
+    gone, back = about(caplog)
+    place = {"shards": ["shop"], "server": f"localhost:{port}/0"}
+    assert gone.items() >= {"event": "server-unavailable", **place}.items()
+    assert "refused" in gone["cause"]
+    assert back.items() >= {"event": "server-available", **place}.items()
+    assert caplog.messages[0].startswith(f"shop (localhost:{port}/0) is unavailable: ")
+
+
+def test_events_are_logged_with_their_fields(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalServer() as server, caplog.at_level(logging.DEBUG, "shardkit"):
+        text = f"components: {{shop: {{entry: {{port: {server.port}}}}}}}"
+        stop = events.log()
+        try:
+            with shardkit.connect(ShardMap.parse(text)) as kit:
+                kit.client("shop").set("k", 1)
+        finally:
+            stop()
+    found = [record.shardkit for record in caplog.records if hasattr(record, "shardkit")]
+    [sent] = [each for each in found if each["kind"] == "CommandsFinished"]
+    assert sent["name"] == "SET"
+    assert sent["shard"] == "shop"
+
+
+ONE_REDIS = (Path(__file__).parents[2] / "docs" / "one-redis.md").read_text(encoding="utf-8")
+BLOCK = re.compile(
+    r"^```(?P<kind>sh|python)\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Application:
+    """A thread that counts through a router, from the moment that the page has one."""
+
+    def __init__(self) -> None:
+        self.counts = {f"count:{n}": 0 for n in range(50)}
+        self.failed: list[Exception] = []
+        self._ending = Event()
+        self._thread = Thread(target=self._count)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread.ident:
+            self._thread.join()
+
+    def _count(self) -> None:
+        with shardkit.connect() as kit:
+            router = kit.key_sharded("app")
+            while not self._ending.wait(0.01):
+                for key in self.counts:
+                    try:
+                        router.incr(key)
+                        self.counts[key] += 1
+                    except Exception as error:
+                        self.failed.append(error)
+
+
+def fill(server: LocalServer) -> None:
+    with server.client() as client, client.pipeline(transaction=False) as pipe:
+        for n in range(300):
+            pipe.hset(f"user:{n}", mapping={"name": f"name {n}", "city": "Ayr"})
+            pipe.set(f"page:{n}", f"page {n}", ex=3600)
+        pipe.rpush("rq:queue:default", *range(10))
+        pipe.execute()
+
+
+def test_one_server_becomes_two_and_one_again_by_the_steps_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    names: dict[str, Any] = {}
+    writing = Application()
+    with LocalServer() as config, LocalServer() as redis1, LocalServer() as redis2:
+        fill(redis1)
+        hosts = {"config": config, "redis1": redis1, "redis2": redis2}
+
+        def type_line(line: str) -> str:
+            if line.startswith("export "):
+                monkeypatch.setenv(*line.removeprefix("export ").split("=", 1))
+                return ""
+            more = ["--hold", "3"] if line.startswith(("shardkit split", "shardkit move r")) else []
+            done = CliRunner().invoke(app, [*shlex.split(line)[1:], *more])
+            assert done.exit_code == 0, (line, done.output)
+            output = str(done.output)
+            for name, server in hosts.items():
+                output = output.replace(server.address, f"{name}:6379")
+            return output
+
+        try:
+            for block in BLOCK.finditer(ONE_REDIS):
+                code = block["code"]
+                for name, server in hosts.items():
+                    code = code.replace(f"{name}:6379", server.address)
+                if block["kind"] == "python":
+                    asyncio.run(run("one-redis.md", code, 0, names))
+                    if "kit" in names and not writing.counts["count:0"]:
+                        writing.start()
+                    continue
+                output = "".join(type_line(line) for line in code.splitlines())
+                if block["shown"]:
+                    # Depends on how often the application happens to write.
+                    said = re.sub(r"\d+ keys? were written all the time\n", "", output)
+                    assert shows(block["shown"], said), output
+                if "shardkit split" in code:
+                    assert kit_finds(names["app"])
+                    assert len(names["kit"].topology.reread("app").shards) == 8
+        finally:
+            writing.stop()
+        assert writing.failed == []
+        assert names["kit"].client("jobs").llen("rq:queue:default") == 10
+        assert kit_finds(names["app"])
+        counted = {key: int(names["app"].get(key)) for key in writing.counts}
+        assert counted == writing.counts
+        assert min(counted.values()) > 0
+        assert len(names["kit"].topology.reread("app").shards) == 0
+        assert client_of(redis2).keys("user:*") == []
+        names["kit"].close()
+
+
+def kit_finds(router: Any) -> bool:
+    """Whether every user is found, with its fields."""
+    with router.pipeline() as pipe:
+        for n in range(300):
+            pipe.hget(f"user:{n}", "name")
+        return bool(pipe.execute() == [f"name {n}".encode() for n in range(300)])

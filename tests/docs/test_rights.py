@@ -11,6 +11,7 @@ from typing import Any
 
 import arranged
 import pytest
+from arranged import client_of
 from damages import Waited
 from faces import PATIENCE, faced
 from redis.exceptions import NoPermissionError
@@ -82,16 +83,9 @@ def rights(who: str) -> list[str]:
     return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].split()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 def user(server: LocalServer, *granted: str) -> dict[str, Any]:
     """Make a user with these rights and no others; return the entry of its connections."""
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "tried", "reset", "on", ">pw", *granted)
+    client_of(server).execute_command("ACL", "SETUSER", "tried", "reset", "on", ">pw", *granted)
     return {"host": "127.0.0.1", "port": server.port, "username": "tried", "password": "pw"}
 
 
@@ -128,8 +122,7 @@ def growing(server: LocalServer) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _empty(server: LocalServer) -> None:
-    with server.client() as client:
-        client.flushall()
+    client_of(server).flushall()
 
 
 def write(kit: shardkit.ShardKit) -> None:
@@ -257,8 +250,7 @@ def test_who_asks_what_keys_would_take_and_converts_them(server: LocalServer) ->
 
 
 def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> None:
-    with server.client() as client:
-        client.set("k", 1)
+    client_of(server).set("k", 1)
     one = arranged.map_of(one={"entry": user_on([server], "`shardkit backup` |")})
     backup(one.components.values(), tmp_path / "backup")
     with LocalServer() as other:
@@ -286,8 +278,7 @@ def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> 
     reader = credentials(user(server, *rights("`shardkit backup` of objects")))
     with server.client(**reader) as config:
         backup(shard_map.components.values(), tmp_path / "backup", config=config)
-    with server.client() as config:
-        config.delete("config:flags:checkout")
+    client_of(server).delete("config:flags:checkout")
     writer = credentials(user_on([server], "`shardkit restore --objects`"))
     with server.client(**writer) as config:
         assert restore_objects(tmp_path / "backup", config) == 1
@@ -347,13 +338,11 @@ def test_who_moves_shards(server: LocalServer) -> None:
         login = user_on((a, b), "application: ", "`shardkit move shards`")
         with server.client() as config:
             push(config, map_of({**login, "port": a.port}))
-        with a.client(db=1) as client:
-            client.set("key", 1)
+        client_of(a, db=1).set("key", 1)
         with growing(server) as config:
             moved = start_move(config, ["a:0"], b.address, kill=True, hold=3 * PATIENCE)
             assert moved.phase == "done"
-        with b.client(db=1) as client:
-            assert client.get("key") == b"1"
+        assert client_of(b, db=1).get("key") == b"1"
 
 
 def pushed(server: LocalServer, entry: dict[str, Any]) -> None:
@@ -442,12 +431,10 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
 ) -> None:
     known = json.loads(RIGHTS.read_text())[feature].split()
     assert set(record(servers, feature)) <= set(known)
-    with servers.master.client() as admin:
-        admin.flushall()
+    client_of(servers.master).flushall()
     servers.set_user("~*", "&*", "+@connection", *(f"+{name}" for name in known))
     for use in FEATURES[feature]:
-        with servers.master.client() as admin:
-            admin.flushall()
+        client_of(servers.master).flushall()
         with servers.kit(LOGIN) as kit:
             use(kit)
 
@@ -459,8 +446,7 @@ def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, fe
     servers.set_user("~*", "&*", "+@connection", *(f"+{name}" for name in known))
     called = 0
     for subject in map(SUBJECTS.__getitem__, GROUPS[feature]):
-        with servers.master.client() as admin:
-            admin.flushall()
+        client_of(servers.master).flushall()
         with servers.kit(LOGIN) as kit, faced("awaiting", servers.map(LOGIN)) as face:
             subject.fill(subject.open(kit))
             assert face.runner is not None
@@ -494,8 +480,7 @@ def test_reads_reach_replicas_with_an_applications_rights(servers: Servers) -> N
                 reads["a"].get("a")
             assert "get" not in commands_at(servers.master)
             assert "get" in commands_at(servers.replica)
-            with servers.replica.client() as admin:
-                assert admin.info("commandstats")["cmdstat_get"]["calls"] == 20
+            assert client_of(servers.replica).info("commandstats")["cmdstat_get"]["calls"] == 20
 
 
 def commands_at(server: LocalServer) -> set[str]:
@@ -514,8 +499,7 @@ def test_without_info_a_replica_is_read_if_any_lag_will_do(
         lagging = ReadFrom("replica", max_lag=None)
         for _ in range(3):
             kit.key_sharded("data", read_from=lagging)["a"].get("a")
-        with servers.replica.client() as admin:
-            assert admin.info("commandstats")["cmdstat_get"]["calls"] == 3
+        assert client_of(servers.replica).info("commandstats")["cmdstat_get"]["calls"] == 3
     said = [each for each in caplog.records if "reads from replicas" in each.getMessage()]
     assert len(said) == 2  # the master and the replica
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import paused
 from faces import PATIENCE, eventually
 
 import shardkit
@@ -352,13 +353,10 @@ def test_a_server_that_does_not_answer_delays_no_messages_of_others(tmp_path: Pa
         alive.put({"n": 9})
         message = alive.get(timeout=5 * PATIENCE)
         began = time.monotonic()
-        servers.server_of("jobs", 1).pause()
-        try:
+        with paused(servers.server_of("jobs", 1)):
             for each in (*messages, message):
                 each.ack()
             assert alive.qsize() == 0
-        finally:
-            servers.server_of("jobs", 1).resume()
         assert time.monotonic() - began < 30  # once two seconds
         assert eventually(lambda: not silent.channel.qos.held)
         assert silent.qsize() == 0

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from arranged import paused
 from faces import PATIENCE
 from link_helpers import FACES, Face, command, opened, two
 from redis.exceptions import (
@@ -106,16 +107,13 @@ async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) ->
     async with opened("awaiting", shard_map) as face:
         client: Any = await face.kit.client("one", private=True)
         number = await client.client_id()
-        own_server.pause()
-        try:
-            with (
-                face.kit.deadline(PATIENT),
-                # Up to Python 3.13.1 asyncio's `drain` does not wait for what was written.
-                pytest.raises(TimeoutError, match=r"Timeout (writing to socket|reading from)"),
-            ):
-                await client.set("large", bytes(2**24))  # more than fits on its way
-        finally:
-            own_server.resume()
+        with (
+            paused(own_server),
+            face.kit.deadline(PATIENT),
+            # Up to Python 3.13.1 asyncio's `drain` does not wait for what was written.
+            pytest.raises(TimeoutError, match=r"Timeout (writing to socket|reading from)"),
+        ):
+            await client.set("large", bytes(2**24))  # more than fits on its way
         while number in [int(each["id"]) for each in await client.client_list()]:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         assert not await client.exists("large")  # the rest was not written after all

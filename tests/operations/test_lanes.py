@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 import redis
 from arranged import map_of
 from faces import PATIENCE, Face, clocked, faced
+from slow_way import Slow
 
 import shardkit
 from shardkit.admin import push
@@ -21,61 +21,13 @@ from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.queues import AsyncWorker, NewTask, Worker
 
-NEVER = 1e6
-
-
-class Relay:
-    """Passes connections on to a server, and its replies after ``delay`` seconds."""
-
-    def __init__(self, port: int) -> None:
-        self.delay = 0.0
-        self._to = port
-        self._ended = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open = [self._listener]
-        self._threads: list[threading.Thread] = []
-        self.port = self._listener.getsockname()[1]
-        self._start(self._accept)
-
-    def _start(self, target: Callable[..., None], *args: Any) -> None:
-        self._threads.append(threading.Thread(target=target, args=args))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while not self._ended.is_set():
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
-                self._open += [client, server]
-                self._start(self._pass, client, server, False)
-                self._start(self._pass, server, client, True)
-
-    def _pass(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                until = time.monotonic() + self.delay
-                while replies and self.delay and time.monotonic() < until:
-                    if self._ended.wait(0.05):
-                        return
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._ended.set()
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
-            thread.join()
-
 
 class Servers:
     """Three servers; the second one behind a relay."""
 
     def __init__(self, stack: ExitStack) -> None:
         a, self._second, c = (stack.enter_context(LocalServer()) for _ in range(3))
-        self._relay = Relay(self._second.port)
+        self._relay = Slow(self._second.port)
         stack.callback(self._relay.close)
         # So what waits for the second one until it times out waits for longer than the test.
         ports = [a.port, self._relay.port, c.port]
@@ -91,11 +43,14 @@ class Servers:
         """Have the second one stopped, silent or slow."""
         if kind == "stopped":
             self._second.pause()
-        self._relay.delay = {"silent": NEVER, "slow": 4.0}.get(kind, 0.0)
+        if kind == "silent":
+            self._relay.stop("down")
+        self._relay.delay = 4.0 if kind == "slow" else 0.0
         try:
             yield
         finally:
             self._relay.delay = 0.0
+            self._relay.go_on("down")
             self._second.resume()
 
 

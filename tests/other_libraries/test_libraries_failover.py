@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import exit_code, forked, map_of
+from arranged import client_of, exit_code, forked, map_of
 from faces import eventually
 
 import shardkit
@@ -75,8 +75,7 @@ def jobs(how: str) -> Iterator[Jobs]:
 
 
 def executed(server: LocalServer) -> Counter[bytes]:
-    with server.client() as client:
-        return Counter(client.lrange("executed", 0, -1))
+    return Counter(client_of(server).lrange("executed", 0, -1))
 
 
 def note(n: int) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 from arranged import emptied, map_of, meanwhile
 
 import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
-from shardkit.admin import Conversion, Converted, convert, databases_with
-from shardkit.errors import GrowthError
+from shardkit.admin import Conversion, Converted, biggest_keys, convert, databases_with, execute
+from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 MAP = """
@@ -387,3 +388,45 @@ def test_a_plan_is_read_as_it_was_written() -> None:
         assert Conversion.parse(conversion.to_json()) == conversion
     with pytest.raises(ShardKitError, match="the plan cannot be read"):
         Conversion.parse('{"keys": "a"}')
+
+
+@pytest.fixture
+def components(cluster: LocalCluster, cluster_map: ShardMap) -> list[Any]:
+    """One component on the cluster, with 100 keys."""
+    with cluster.client() as client:
+        for n in range(100):
+            client.set(f"k{n}", "v" * (n + 1))
+    return list(cluster_map.components.values())
+
+
+def test_the_keys_of_all_nodes_are_looked_at(components: list[Any]) -> None:
+    looked_at: list[int] = []
+    found = biggest_keys(components, 3, by="elements", progress=looked_at.append)
+    assert [(each.key, each.elements) for each in found] == [
+        (b"k99", 100), (b"k98", 99), (b"k97", 98),
+    ]  # fmt: skip
+    assert looked_at[-1] == 100
+
+
+def test_every_node_is_asked_whatever_one_answers(
+    cluster: LocalCluster, components: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    refusing = cluster.nodes[1]
+    far = map_of(far={"entry": {"host": "${NOWHERE}", "port": 1}}).components
+    with refusing.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-config|get")
+        try:
+            found = execute([*components, *far.values()], ["CONFIG", "GET", "port"])
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "+config|get")
+    assert found.keys() == {*(f"127.0.0.1:{node.port}" for node in cluster.nodes), "${NOWHERE}:1"}
+    for server, answer in found.items():
+        port = server.rpartition(":")[2]
+        if port == "1":
+            assert isinstance(answer, ConfigError)
+            assert "NOWHERE" in str(answer)
+        elif int(port) == refusing.port:
+            assert isinstance(answer, redis.ResponseError)
+        else:
+            assert port in str(answer)

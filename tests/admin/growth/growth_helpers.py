@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
-from moments import write_record
+from moments import killed_at, write_record
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import Move, MovePlan, plan_move, start_move
+from shardkit.admin.growth import Move, MovePlan, plan_move, start_move, start_split
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -70,6 +71,29 @@ class Fleet:
 
     def move(self, of_shards: bool, **options: Any) -> Move:
         return self.move_shard(**options) if of_shards else self.move_server(**options)
+
+    def kill_move(self, *moments: str, of: str = "shard", **options: Any) -> str:
+        """Have a move of a shard or the server, or a split, be killed; return what it is called.
+
+        At the moment "" it is done.
+        """
+        with killed_at(*moments) if moments[0] else nullcontext():
+            if of == "split":
+                new = {"shards": 3, "over": [self.name(1)], "hold": PATIENT}
+                start_split(self.config, "users", **{**new, **options})
+            else:
+                self.move(of == "shard", **options)
+        return {"shard": "users:1", "server": self.name(0), "split": "users"}[of]
+
+    def snapshot(self) -> dict[Any, Any]:
+        """What the config server has."""
+        return {key: self.config.dump(key) for key in self.config.scan_iter("config:*")}
+
+    def restore(self, snapshot: dict[Any, Any]) -> None:
+        """Lose what the config server has had since a snapshot."""
+        self.config.flushall()
+        for key, value in snapshot.items():
+            self.config.restore(key, 0, value)
 
     def plan(self, of_shards: bool) -> MovePlan:
         """What a move would do, and what prevents it."""
@@ -248,6 +272,12 @@ def small(fleet: Fleet) -> None:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
 
 
+def kill_small_move(fleet: Fleet, *moments: str, of: str = "shard", **options: Any) -> str:
+    """Have a move of what `small` describes be killed; see `Fleet.kill_move`."""
+    small(fleet)
+    return fleet.kill_move(*moments, of=of, **options)
+
+
 def still_there(fleet: Fleet) -> bool:
     """Whether entries lead to the keys of `small`."""
     with shardkit.connect(fleet.url) as kit:
@@ -255,14 +285,21 @@ def still_there(fleet: Fleet) -> bool:
     return bool(values == [b"%d" % n for n in range(50)])
 
 
+def restart_empty(server: LocalServer) -> None:
+    """Have a server lose its keys."""
+    client_of(server).config_set("save", "")
+    server.kill()
+    for snapshot in Path(server.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    server.restart()
+
+
 def replication(server: LocalServer) -> dict[str, Any]:
-    with server.client() as client:
-        return dict(client.info("replication"))
+    return dict(client_of(server).info("replication"))
 
 
 def follow(replica: LocalServer, master: LocalServer) -> None:
-    with replica.client() as client:
-        client.replicaof("127.0.0.1", str(master.port))
+    client_of(replica).replicaof("127.0.0.1", str(master.port))
     assert eventually(lambda: replication(replica)["master_link_status"] == "up", 60)
 
 
@@ -467,3 +504,42 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
         assert eventually(
             lambda: not [key for key in writers.gone if router[key].exists(key)], 30
         ), "what was deleted or has expired is there"
+
+
+@contextmanager
+def counting(url: str, *components: str, cut_off: int = 0, unsent: str = "-") -> Iterator[None]:
+    """Have threads count in many keys; in the end the counters must say what was acknowledged.
+
+    At most ``cut_off`` calls may fail, besides those whose error contains ``unsent``.
+    """
+    ended, errors = threading.Event(), list[str]()
+    counted, uncertain = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+
+    def write(name: str, router: Any) -> None:
+        n = 0
+        while not ended.wait(0.002):
+            n += 1
+            key = f"counted{n % 50}"
+            try:
+                router[key].incr(key)
+                counted[name, key] += 1
+            except FAILURES as error:
+                errors.append(repr(error))
+                uncertain[name, key] += 1
+
+    with shardkit.connect(url) as kit:
+        routers = {name: kit.key_sharded(name) for name in components}
+        threads = [threading.Thread(target=write, args=each) for each in routers.items()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        for (name, key), count in counted.items():
+            found = int(routers[name][key].get(key) or 0)
+            assert count <= found <= count + uncertain[name, key], (name, key)
+    errors = [error for error in errors if unsent not in error]
+    assert len(errors) <= cut_off, errors

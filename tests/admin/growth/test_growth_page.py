@@ -16,6 +16,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from arranged import client_of
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -48,13 +49,12 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
     lines = [line for block in blocks for line in block.splitlines()]
-    lines = [line for line in lines if "shardkit balance" not in line]  # see test_balance
+    lines = [line for line in lines if "shardkit balance" not in line]  # see test_apply
     assert len(lines) == 27
     new = LocalServer().start()  # the replica that is attached
     for line in lines:
         if line == "shardkit failover 127.0.0.1:7001":  # a master of that address, with a replica
-            with fleet.servers[2].client() as client:
-                client.flushall()  # after the shard was there
+            client_of(fleet.servers[2]).flushall()  # after the shard was there
             follow(fleet.servers[2], fleet.servers[0])
             fleet.push(0, (2,))
         words = line

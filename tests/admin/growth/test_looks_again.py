@@ -1,4 +1,7 @@
-"""What a move looks at again before steps that cannot be undone, as others may have changed it."""
+"""What an operator's command looks at again before steps that cannot be undone.
+
+Others may have changed, detached, given up or used it otherwise since.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from arranged import before_sending, client_of
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, small, still_there
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    follow,
+    kill_small_move,
+    on_redis_too,
+    replication,
+    restart_empty,
+    small,
+    still_there,
+)
 from moments import killed_at
-from test_woken_commands import Case
+from test_stopped_processes import Case
 
 import shardkit
 from shardkit.admin import growth
@@ -20,10 +35,13 @@ from shardkit.admin.growth import (
     awaiting,
     fail_over,
     moves,
+    pending_fences,
     shard_move,
     start_split,
 )
+from shardkit.admin.growth.relocation import Place
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
+from shardkit.local import LocalCluster
 
 faces = pytest.mark.parametrize("face", ["blocking", "async"])
 
@@ -47,9 +65,7 @@ def keys_in(fleet: Fleet, server: int) -> int:
 def test_a_move_whose_target_a_failover_promoted_is_done(
     fleet: Fleet, face: str, moment: str, is_back: bool
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    kill_small_move(fleet, moment, of="server")
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(1), force=True)
     if is_back:
@@ -71,8 +87,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 ) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at("take writes alone"):
-        fleet.move_server()
+    fleet.kill_move("take writes alone", of="server")
     if crash:
         fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(2))
@@ -84,15 +99,14 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
     assert phase == ("done" if is_resumed else "aborted")
     assert fleet.masters() == [fleet.name(1 if is_resumed else 2)] * 2
     assert still_there(fleet)
-    with fleet.servers[1].client(db=1) as client:
-        assert bool(client.dbsize()) is is_resumed, "an abort empties the new server"
+    assert bool(client_of(fleet.servers[1], db=1).dbsize()) is is_resumed, (
+        "an abort empties the new server"
+    )
 
 
 @faces
 def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    with killed_at("server: certify"):
-        fleet.move_server()
+    kill_small_move(fleet, "server: certify", of="server")
     follow(fleet.servers[2], fleet.servers[1])
     fail_over(fleet.config, fleet.name(1), to=fleet.name(2))
     assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
@@ -105,9 +119,7 @@ def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face
 def test_a_server_that_entries_name_by_mistake_replaces_none(
     fleet: Fleet, face: str, moment: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    kill_small_move(fleet, moment, of="server")
     old = [fleet.name(0), fleet.name(1)].index(fleet.masters()[0])
     there, back = ({"users": {"shards": [fleet.at(n, db=db) for db in (1, 2)]}} for n in (2, old))
     fleet.describe(there, force=True)
@@ -121,9 +133,7 @@ def test_a_server_that_entries_name_by_mistake_replaces_none(
 
 @faces
 def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) -> None:
-    small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    kill_small_move(fleet, "caught up")
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory", 100_000_000)
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -136,21 +146,15 @@ def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) ->
 
 @faces
 @pytest.mark.parametrize("moment", ["caught up", "push", "clear"])
-@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("kind", ["shard", "split"])
 def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
     fleet: Fleet, tmp_path: Path, face: str, moment: str, kind: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        if kind == "move":
-            fleet.move_shard()
-        else:
-            start_split(fleet.config, "users", shards=3, over=[fleet.name(1)], hold=PATIENT)
+    name = kill_small_move(fleet, moment, of=kind)
     fleet.run("config", "pull", "-o", str(tmp_path / "map"))
     count = json.loads(fleet.config.get("config:shards:users"))["shards"]
     elsewhere = [fleet.at(2, db=db) for db in range(5, 5 + count)]
     fleet.describe({"users": {"shards": elsewhere}}, force=True)
-    name = "users" if kind == "split" else "users:1"
     with pytest.raises(GrowthError, match=r"pushed an entry that leads to .*no key was deleted"):
         call(face, "resume_move", fleet.config, name, hold=PATIENT)
     assert keys_in(fleet, 0) == 26, "the source has its keys"
@@ -167,12 +171,9 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
     fleet: Fleet, face: str, moment: str
 ) -> None:
     small(fleet)
-    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
-    with killed_at(moment):
-        fleet.move_shard()
-    fleet.config.flushall()
-    for key, value in older.items():
-        fleet.config.restore(key, 0, value or b"")
+    older = fleet.snapshot()
+    fleet.kill_move(moment)
+    fleet.restore(older)
     with pytest.raises(GrowthError, match=rf"{fleet.name(0)}/2 is closed by another move: noth"):
         call(face, "start_move", fleet.config, ["users:1"], fleet.name(2))
     call(face, "repair_changes", fleet.config)
@@ -180,32 +181,15 @@ def test_what_a_forgotten_move_has_closed_is_not_moved(
     assert still_there(fleet)
 
 
-def restart_empty(fleet: Fleet) -> None:
-    """Have the source lose its keys."""
-    server = fleet.servers[0]
-    with server.client() as client:
-        client.config_set("save", "")
-    server.kill()
-    for snapshot in Path(server.directory).rglob("*.rdb"):
-        snapshot.unlink()
-    server.restart()
-
-
 @faces
-@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("kind", ["shard", "split"])
 def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
     fleet: Fleet, face: str, kind: str
 ) -> None:
-    small(fleet)
-    with killed_at("caught up"):
-        if kind == "move":
-            fleet.move_shard()
-        else:
-            start_split(fleet.config, "users", shards=3, over=[fleet.name(1)], hold=PATIENT)
-    name = "users" if kind == "split" else "users:1"
+    name = kill_small_move(fleet, "caught up", of=kind)
     copied = keys_in(fleet, 1)
     assert copied
-    restart_empty(fleet)
+    restart_empty(fleet.servers[0])
     said = (
         f"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was copied"
     )
@@ -217,11 +201,8 @@ def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
 
 
 def test_keys_that_clients_delete_are_not_lost(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
-    with fleet.servers[0].client(db=2) as client:
-        client.flushdb()
+    kill_small_move(fleet, "caught up")
+    client_of(fleet.servers[0], db=2).flushdb()
     assert growth.resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert not keys_in(fleet, 1)
 
@@ -233,16 +214,13 @@ def test_settings_of_a_server_wait_for_moves_of_its_other_databases(
     small(fleet)
     shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
     fleet.describe({"users": shards, "other": {"entry": fleet.at(0, db=5)}})
-    with killed_at("caught up"):
-        fleet.move_shard()
+    fleet.kill_move("caught up")
     done = fleet.run(*words, "other", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
 
 
 def test_a_server_that_is_away_hides_no_move(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    kill_small_move(fleet, "caught up")
     fleet.servers[0].kill()
     done = fleet.run("retire", "users", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
@@ -305,8 +283,7 @@ class TestLateRepair(Case):
         """Have a move leave a database, and lose its fence."""
         super().setup()
         self.ends("move", "shards", "users:1", "--to", self.new, "--hold", "3")
-        with self.fleet.servers[0].client(db=2) as client:
-            client.flushdb()
+        client_of(self.fleet.servers[0], db=2).flushdb()
 
     def act(self) -> None:
         """Move the shard back, and end the command's lease."""
@@ -314,8 +291,7 @@ class TestLateRepair(Case):
 
     def check(self, woken: bool) -> None:
         super().check(woken)
-        with self.fleet.servers[0].client(db=2) as client:
-            assert client.exists("config:fence") is not woken
+        assert client_of(self.fleet.servers[0], db=2).exists("config:fence") is not woken
 
 
 @pytest.mark.timeout(600)
@@ -331,3 +307,326 @@ def test_a_repair_that_wakes_late_closes_nothing(fleet: Fleet, tmp_path: Path) -
     for number in late[-3:]:
         case.woken(number)
     assert moves(fleet.config)
+
+
+@faces
+@on_redis_too
+def test_an_abort_leaves_a_server_that_others_have_detached_and_filled(
+    fleet: Fleet, face: str
+) -> None:
+    kill_small_move(fleet, "hand over", of="server")
+    with fleet.servers[1].client() as new:
+        new.replicaof("NO", "ONE")
+        new.flushall()
+        new.set("theirs", 1)
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.get("theirs") == b"1"
+    assert still_there(fleet)
+
+
+def write_by_old_entries(fleet: Fleet, tmp_path: Path, server: int, database: int) -> bool:
+    """Whether a client whose map is old can write to a database."""
+    where = tmp_path / "old.json"
+    entry = fleet.at(server, db=database)
+    where.write_text(json.dumps({"components": {"users": {"entry": entry}}}), encoding="utf-8")
+    with shardkit.connect(str(where)) as kit:
+        try:
+            with kit.deadline(0.5):
+                kit.client("users").set("late", 1)
+        except (redis.RedisError, shardkit.ShardKitError):
+            return False
+    return True
+
+
+@faces
+@pytest.mark.parametrize("kind", ["shard", "split"])
+@pytest.mark.parametrize("moment", ["take over", "close to readers"])
+def test_databases_of_a_move_that_was_given_up_are_closed(
+    fleet: Fleet, tmp_path: Path, face: str, kind: str, moment: str
+) -> None:
+    small(fleet)
+    options = {"over": [fleet.name(1), fleet.name(2)]} if kind == "split" else {}
+    name = fleet.kill_move(moment, of=kind, **options)
+    [move] = moves(fleet.config)
+    targets = [Place.parse(each) for each in move.targets]
+    fleet.servers[1].kill()
+    assert call(face, "end_change", fleet.config, name, lost=True).phase == "aborted"
+    assert still_there(fleet)
+    numbers = {fleet.name(n): n for n in (1, 2)}
+    for place in targets:
+        if fleet.name(2) == str(place.server):  # it is alive
+            assert not write_by_old_entries(fleet, tmp_path, 2, place.database)
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [False] * len(
+        [place for place in targets if str(place.server) == fleet.name(1)]
+    )
+    fleet.servers[1].restart()
+    fences = call(face, "apply_fences", fleet.config, 20)
+    assert fences
+    assert all(each.applied for each in fences)
+    for place in targets:
+        number = numbers[str(place.server)]
+        assert not write_by_old_entries(fleet, tmp_path, number, place.database)
+    assert call(face, "apply_fences", fleet.config) == []
+    assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> None:
+    kill_small_move(fleet, "take over")
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    client_of(fleet.servers[1], db=2).flushdb()
+    assert fleet.move_shard().phase == "done"
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [True]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_is_used_again_just_before_it_is_closed_stays_open(
+    fleet: Fleet, tmp_path: Path, face: str
+) -> None:
+    kill_small_move(fleet, "take over")
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    client_of(fleet.servers[1], db=2).flushdb()
+    is_lease = lambda connection, text: "SET" in text and "config:growth:lease" in text  # noqa: E731
+    with before_sending(is_lease, fleet.move_shard):
+        call(face, "apply_fences", fleet.config)
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert write_by_old_entries(fleet, tmp_path, 1, 2)
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("used", ["cluster", "reference"])
+def test_what_was_given_up_is_not_closed_where_entries_may_name_it(
+    fleet: Fleet, face: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setenv("NUMBER", "2")
+    with LocalCluster() as cluster:
+        port = cluster.nodes[0].port
+        place, other = f"127.0.0.1:{port}/0", {"cluster": True, "host": "127.0.0.1", "port": port}
+        if used == "reference":
+            place, other = f"{fleet.name(1)}/2", {"url": f"redis://{fleet.name(1)}/${{NUMBER}}"}
+        shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+        fleet.describe({"users": shards, "other": {"entry": other}})
+        fence = {"format": 1, "master": fleet.name(0), "move": "ended"}
+        fleet.config.hset("config:growth:fences", place, json.dumps(fence))
+        call(face, "apply_fences", fleet.config)
+        with shardkit.connect(fleet.url) as kit:
+            for n in range(20):
+                assert kit.client("other").set(f"k{n}", 1)
+
+
+@faces
+def test_a_master_that_a_second_failover_left_behind_is_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(2))
+    fleet.servers[0].restart()
+    [fence] = call(face, "apply_fences", fleet.config, 20)
+    assert fence.applied
+    assert replication(fleet.servers[0])["master_port"] == fleet.servers[2].port
+
+
+@faces
+def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    fleet.servers[0].restart()
+    follow(fleet.servers[0], fleet.servers[1])  # by hand, not by `failover --guard`
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(0))
+    call(face, "detach_replica", fleet.config, fleet.name(1))
+    client_of(fleet.servers[1]).flushall()
+    shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+    fleet.describe({"users": shards, "other": {"entry": fleet.at(1)}})
+    call(face, "apply_fences", fleet.config)
+    assert replication(fleet.servers[0])["role"] == "master"
+    assert still_there(fleet)
+    assert pending_fences(fleet.config) == []
+
+
+@faces
+def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with LocalCluster() as cluster:
+        node = cluster.nodes[0].address
+        with killed_at("hold writers"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.pause()  # as if they were gone
+        assert call(face, "abort_move", fleet.config, "users").phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.resume()
+            client_of(each).flushall()
+        with killed_at("take over"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.kill()
+        assert call(face, "end_change", fleet.config, "users", lost=True).phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.restart()
+        assert eventually(
+            lambda: all(each.applied for each in call(face, "apply_fences", fleet.config)), 60
+        )
+        for each in cluster.nodes:
+            assert int(client_of(each).config_get("min-replicas-to-write")["min-replicas-to-write"])
+
+
+@pytest.mark.long(2)
+@faces
+@pytest.mark.parametrize(
+    ("step", "number"), [("comparing", 0), ("holding writers", 1), ("emptying", 0)]
+)
+def test_a_server_that_hangs_stops_a_balance_that_is_resumed(
+    fleet: Fleet, face: str, lower: Any, step: str, number: int
+) -> None:
+    small(fleet)
+    lower(copy_answer=1.0)
+    report = call(face, "measure_balance", fleet.config, ["users"], to=[fleet.name(1)], seconds=0.1)
+    plan = call(face, "plan_balance", fleet.config, report)
+    hangs: list[str] = []
+
+    def hang(text: str) -> None:
+        if step in text and not hangs:
+            hangs.append(text)
+            fleet.servers[number].pause()
+
+    try:
+        with pytest.raises(GrowthError, match=rf"{fleet.name(number)}.*resume"):
+            call(face, "apply_balance", fleet.config, plan, hold=PATIENT, progress=hang)
+    finally:
+        fleet.servers[number].resume()
+    [move] = moves(fleet.config)
+    assert call(face, "resume_move", fleet.config, move.name, hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("is_older", [False, True])
+def test_clients_are_not_led_back_to_a_database_that_was_emptied(
+    fleet: Fleet, face: str, is_older: bool
+) -> None:
+    kill_small_move(fleet, "clear")
+    older = fleet.snapshot()
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    if is_older:  # the config server is restored from a snapshot
+        fleet.restore(older)
+    client_of(fleet.servers[1]).save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=rf"has been emptied.* still name {fleet.name(1)}.*done"):
+        call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("is_refilled", [False, True])
+def test_clients_are_led_back_to_a_database_that_is_kept_only_if_it_has_all(
+    fleet: Fleet, face: str, is_refilled: bool
+) -> None:
+    kill_small_move(fleet, "keep up to date", keep=True)
+    for moment in ["copy all", *["keep up to date"] * is_refilled]:
+        with killed_at(moment):
+            call(face, "resume_move", fleet.config, "users:1", keep=True)
+    client_of(fleet.servers[1]).save()
+    fleet.servers[1].kill()
+    if is_refilled:
+        assert call(face, "end_change", fleet.config, "users:1", lost=True).phase == "aborted"
+        assert fleet.masters() == [fleet.name(0)] * 2
+    else:
+        with pytest.raises(GrowthError, match="has been emptied"):
+            call(face, "end_change", fleet.config, "users:1", lost=True)
+        fleet.servers[1].restart()
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("command", ["resume_move", "abort_move"])
+def test_clients_are_not_led_back_by_a_record_from_before_the_push(
+    fleet: Fleet, face: str, command: str
+) -> None:
+    kill_small_move(fleet, "push")
+    older = fleet.snapshot()
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    fleet.restore(older)
+    client_of(fleet.servers[1]).save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=r"is being emptied|has taken over"):
+        call(face, command, fleet.config, "users:1")
+    assert client_of(fleet.servers[0], db=2).exists("config:fence")
+    fleet.servers[1].restart()
+    assert call(face, "resume_move", fleet.config, "users:1").phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, new, _ = fleet.replicated(1)
+    client_of(old).save()
+    old.kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    restart_empty(new)
+    old.restart()
+    fence = {"format": 1, "master": fleet.name(1), "least": 1}  # as an earlier release noted it
+    fleet.config.hset("config:growth:fences", fleet.name(2), json.dumps(fence))
+    with pytest.raises(GrowthError, match=rf"{fleet.name(0)} is back and has keys, but .* none"):
+        call(face, "apply_fences", fleet.config)
+    assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
+    assert replication(fleet.servers[2])["role"] == "slave"
+    new.kill()
+    call(face, "fail_over", fleet.config, fleet.name(1), fleet.name(0), force=True)
+    assert still_there(fleet)
+
+
+@faces
+def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, empty, _ = fleet.replicated(1, 2)
+    with empty.client() as client:
+        client.config_set("save", "")
+        client.config_rewrite()
+    old.kill()
+    restart_empty(empty)
+    assert replication(empty)["role"] == "slave"
+    with pytest.raises(GrowthError, match=rf"{fleet.name(1)} has no keys, and other replicas have"):
+        call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert still_there(fleet)
+
+
+@faces
+def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, face: str) -> None:
+    kill_small_move(fleet, "hand over", of="server")
+    with fleet.servers[1].client() as new:
+        copied = keys_in(fleet, 1)
+        assert copied
+        fleet.servers[1].pause()  # so that it does not copy the empty server at once
+        restart_empty(fleet.servers[0])
+        client_of(fleet.servers[0]).execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        fleet.servers[1].resume()
+        said = rf"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was"
+        with pytest.raises(GrowthError, match=said):
+            call(face, "resume_move", fleet.config, fleet.name(0))
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.info("replication")["role"] == "master"
+    assert keys_in(fleet, 1) == copied

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import BINARIES, ask
+from arranged import BINARIES, ask, client_of
 from click.testing import CliRunner
 from faces import PATIENCE, eventually
 from growth_helpers import (
@@ -40,7 +40,7 @@ from growth_helpers import (
     small,
     there,
 )
-from moments import before, killed_at, killed_in
+from moments import before, killed_in
 from secure_server import SecureServer, secure_server
 
 import shardkit
@@ -171,8 +171,7 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
 ) -> None:
     fleet.replicated(2)
     ask_for_a_replica(*fleet.servers[:2])
-    with killed_at("hand over", "ask for replicas"):
-        fleet.move_server()
+    fleet.kill_move("hand over", "ask for replicas", of="server")
     with fleet.servers[1].client() as client:
         assert client.config_get(LEAST)[LEAST] == "0"
         assert go_on(fleet.config, fleet.name(0)).phase in ("done", "aborted")
@@ -238,8 +237,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fl
     with fleet.servers[1].client() as client:
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
-    with killed_at("server: push entries"):
-        fleet.move_server()
+    fleet.kill_move("server: push entries", of="server")
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, fleet.name(0))
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
@@ -249,8 +247,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fl
 
 def not_handed_over(fleet: Fleet) -> None:
     """Have a mover be killed when the second server has everything."""
-    with killed_at("hand over"):
-        fleet.move_server()
+    fleet.kill_move("hand over", of="server")
 
 
 def test_an_abort_leaves_a_replica_that_was_there_before(fleet: Fleet) -> None:
@@ -380,8 +377,7 @@ def test_servers_with_passwords_hand_over(
     shards = [fleet.at(0, username="app", **login, db=number) for number in (1, 2)]
     fleet.describe({"users": {"shards": shards}})
     assert fleet.move_server().phase == "done"
-    with fleet.servers[1].client() as client:
-        client.config_set("masterauth", "")
+    client_of(fleet.servers[1]).config_set("masterauth", "")
     assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
     assert eventually(lambda: replication(fleet.servers[1])["master_link_status"] == "up")
 

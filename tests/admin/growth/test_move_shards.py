@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from faces import eventually, faced, free_port
 from growth_helpers import (
     FAST,
@@ -27,6 +28,7 @@ from growth_helpers import (
     certified,
     filled,
     follow,
+    kill_small_move,
     losing_nothing,
     on_redis_too,
     recorded,
@@ -256,8 +258,7 @@ def test_what_is_decided_after_a_look_leaves_every_database_closed(fleet: Fleet)
             with killed_at("decided"):
                 process()
             for number in (1, 2):
-                with fleet.servers[0].client(db=number) as old:
-                    assert old.pttl(FENCE_KEY) == -1
+                assert client_of(fleet.servers[0], db=number).pttl(FENCE_KEY) == -1
     assert go_on().phase == "done"
     assert still_there(fleet)
 
@@ -265,9 +266,7 @@ def test_what_is_decided_after_a_look_leaves_every_database_closed(fleet: Fleet)
 @pytest.mark.parametrize("moment", ["push", "admit writers", "take over"])
 def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
     """Its server died after the decision, and came back empty."""
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_shard()
+    kill_small_move(fleet, moment)
     fleet.servers[1].kill()
     if moment == "push":
         fleet.servers[1].restart()
@@ -286,9 +285,7 @@ def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: st
 
 
 def test_a_source_that_entries_name_again_is_not_emptied(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("take over"):
-        fleet.move_shard()
+    kill_small_move(fleet, "take over")
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}}, force=True)
     with pytest.raises(GrowthError, match=f"entries name {fleet.name(0)} again.*; push entries"):
         resume_move(fleet.config, "users:1")
@@ -333,9 +330,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet) -> None:
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
     fleet: Fleet, moment: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_shard()
+    kill_small_move(fleet, moment)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         keys = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)
@@ -358,8 +353,7 @@ def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Flee
     with shardkit.connect(fleet.url) as kit:
         client: Any = kit.client("users", 1)
         client.set("key", "before")
-        with killed_at("push"):
-            fleet.move_shard()
+        fleet.kill_move("push")
         assert client.get("key") == b"before"
         writer = threading.Thread(target=client.set, args=("key", "after"))
         writer.start()
@@ -400,8 +394,7 @@ def test_differing_keys_are_copied_again(fleet: Fleet, lower: Callable[..., None
     lower(settled=0.1)
 
     def spoil() -> None:
-        with fleet.servers[1].client(db=2) as new:
-            new.set("stray", 1)
+        client_of(fleet.servers[1], db=2).set("stray", 1)
 
     with before("compare", spoil, once=False):
         said = "^both servers differ in 1 key, such as 2 stray: is only on the .*: nothing has ch"
@@ -412,8 +405,7 @@ def test_differing_keys_are_copied_again(fleet: Fleet, lower: Callable[..., None
         resume_move(fleet.config, "users:1", copy_timeout=0)
     assert still_there(fleet)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
-    with fleet.servers[1].client(db=2) as new:
-        assert not new.exists("stray")
+    assert not client_of(fleet.servers[1], db=2).exists("stray")
     assert still_there(fleet)
 
 
@@ -429,8 +421,7 @@ def test_a_lost_target_is_fatal(fleet: Fleet, lower: Callable[..., None], gone: 
         if gone:
             fleet.servers[1].kill()
             raise GrowthError("the target is away", "start it")
-        with fleet.servers[1].client(db=2) as new:
-            new.set(FENCE_KEY, fence("another", fleet.name(1)))
+        client_of(fleet.servers[1], db=2).set(FENCE_KEY, fence("another", fleet.name(1)))
 
     said = "^the target is away; start it" if gone else "^another process has taken over this move"
     with (
@@ -441,8 +432,7 @@ def test_a_lost_target_is_fatal(fleet: Fleet, lower: Callable[..., None], gone: 
     assert attempts == 1
     assert fleet.masters() == [fleet.name(0)] * 2
     assert still_there(fleet)
-    with fleet.servers[0].client(db=2) as old:
-        assert not old.exists(FENCE_KEY)
+    assert not client_of(fleet.servers[0], db=2).exists(FENCE_KEY)
 
 
 def test_readers_that_stay_are_closed(fleet: Fleet, lower: Callable[..., None]) -> None:
@@ -471,8 +461,7 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, lower: Callable[..., None]
     lower(settled=0.3, move_attempts=1)
 
     def written(server: int, value: str) -> None:
-        with fleet.servers[server].client(db=2) as client:
-            client.set("k1", value)
+        client_of(fleet.servers[server], db=2).set("k1", value)
 
     with (
         before("finish the copy", lambda: written(0, "last")),
@@ -481,8 +470,7 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, lower: Callable[..., None]
     ):
         fleet.move_shard(hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
-    with fleet.servers[0].client(db=2) as client:
-        assert client.get(FENCE_KEY) is None, "clients go on at once"
+    assert client_of(fleet.servers[0], db=2).get(FENCE_KEY) is None, "clients go on at once"
 
 
 def test_operators_that_are_stopped_while_they_connect_hold_up_no_move(fleet: Fleet) -> None:
@@ -508,8 +496,7 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     assert still_there(fleet)
     assert fleet.masters() == [fleet.name(0)] * 2
     assert abort_move(fleet.config, "users:1").phase == "aborted"
-    with fleet.servers[1].client(db=2) as new:
-        assert new.dbsize() == 0
+    assert client_of(fleet.servers[1], db=2).dbsize() == 0
     with fleet.servers[0].client(db=2) as old:
         assert old.get("config:fence") is None
         assert old.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
@@ -708,8 +695,12 @@ def test_a_dry_run_names_missing_rights(
             "docs/rights.md",
         )
     )
-    with fleet.servers[1].client() as client:
-        assert not client.info("commandstats").get("cmdstat_replicaof", {}).get("calls")
+    assert (
+        not client_of(fleet.servers[1])
+        .info("commandstats")
+        .get("cmdstat_replicaof", {})
+        .get("calls")
+    )
 
 
 def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
@@ -858,8 +849,7 @@ def test_fields_of_large_hashes_expire_when_they_did_before(fleet: Fleet) -> Non
 def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     fleet: Fleet, saving: redis.Redis, tmp_path: Path
 ) -> None:
-    with killed_at("close"):
-        fleet.move_shard()
+    fleet.kill_move("close")
     fill_disk(saving, tmp_path / "disk")
     why = "the server cannot save its data to disk, and so refuses writes"
     said = (

@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import client_of
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, replication, small, still_there
-from moments import killed_at
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    follow,
+    kill_small_move,
+    replication,
+    restart_empty,
+    small,
+    still_there,
+)
 
 import shardkit
 from shardkit import ShardMap
@@ -61,12 +70,7 @@ def lose_the_config_server(fleet: Fleet) -> None:
 def test_a_split_goes_on_after_the_config_server_was_lost(
     fleet: Fleet, moment: str, does: str
 ) -> None:
-    small(fleet)
-    if moment:
-        with killed_at(moment):
-            split(fleet)
-    else:
-        split(fleet)
+    kill_small_move(fleet, moment, of="split", shards=4)
     lose_the_config_server(fleet)
     planned = repair_changes(fleet.config, dry_run=True)
     assert {each.action for each in planned} == {does}
@@ -81,12 +85,7 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
 @pytest.mark.parametrize("moment", ["server: push", "server: certify", ""])
 @pytest.mark.parametrize("lost", [True, False], ids=["config server lost", "record there"])
 def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> None:
-    small(fleet)
-    if moment:
-        with killed_at(moment):
-            fleet.move_server(hold=PATIENT)
-    else:
-        fleet.move_server(hold=PATIENT)
+    kill_small_move(fleet, moment, of="server", hold=PATIENT)
     if lost:
         shards = [fleet.at(0, db=db) for db in (1, 2)]
         fleet.config.flushall()
@@ -125,9 +124,7 @@ def test_a_record_and_entries_that_are_older_than_the_servers_follow_them(
         fleet.move(work == "shards", progress=note)
     if not snapshot:
         return  # it has no such step
-    fleet.config.flushall()
-    for key, value in snapshot.items():
-        fleet.config.restore(key, 0, value)
+    fleet.restore(snapshot)
     repair_changes(fleet.config)
     assert [each.phase for each in moves(fleet.config)] == ["done"]
     assert still_there(fleet)
@@ -139,14 +136,12 @@ def test_a_record_and_entries_that_are_older_than_the_servers_follow_them(
 @pytest.mark.parametrize("records", [True, False], ids=["records there", "all lost"])
 def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -> None:
     small(fleet)
-    snapshot = {key: fleet.config.dump(key) for key in fleet.config.keys("config:*")}
+    snapshot = fleet.snapshot()
     fleet.move_shard()
     start_move(fleet.config, ["users:1"], fleet.name(2), hold=PATIENT)
     if records:
         snapshot[CHANGES_KEY] = fleet.config.dump(CHANGES_KEY)
-    fleet.config.flushall()
-    for key, value in snapshot.items():
-        fleet.config.restore(key, 0, value)  # type: ignore[arg-type]
+    fleet.restore(snapshot)
     assert {each.action for each in repair_changes(fleet.config)} == {"follow"}
     fleet.run("move", "status")
     assert "done" in fleet.run("move", "verify", "users:1").output
@@ -161,11 +156,8 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
 def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
     fleet: Fleet, moment: str, side: int, text: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_shard()
-    with fleet.servers[side].client(db=2) as client:
-        client.set("config:fence", text)
+    kill_small_move(fleet, moment)
+    client_of(fleet.servers[side], db=2).set("config:fence", text)
     repair_changes(fleet.config)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert still_there(fleet)
@@ -219,9 +211,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
 
 @pytest.mark.parametrize("moment", ["push", "keep or empty", "keep up to date"])
 def test_a_repair_ends_although_a_move_keeps_its_old_databases(fleet: Fleet, moment: str) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_shard(keep=True)
+    kill_small_move(fleet, moment, keep=True)
     repair_changes(fleet.config)
     assert [each.action for each in repair_changes(fleet.config)] == ["kept"]
     with pytest.raises(GrowthError, match="is closed by the move of users:1: shardkit move resum"):
@@ -252,9 +242,7 @@ def test_a_replica_needs_no_fence(fleet: Fleet) -> None:
 
 
 def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("take over"):
-        fleet.move_shard()
+    kill_small_move(fleet, "take over")
     with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
         end_change(fleet.config, "users:1")
     with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
@@ -270,9 +258,7 @@ def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
 
 
 def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("verify"):
-        fleet.move_shard()
+    kill_small_move(fleet, "verify")
     assert resume_move(fleet.config, "users:1").phase == "done"
     with fleet.servers[1].client(db=2) as client:
         assert not list(client.scan_iter(match="config:fence*"))
@@ -280,12 +266,9 @@ def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None
 
 
 def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("push"):
-        fleet.move_shard()
+    kill_small_move(fleet, "push")
     for server in fleet.servers[:2]:
-        with server.client(db=2) as client:
-            client.delete("config:fence")
+        client_of(server, db=2).delete("config:fence")
     with pytest.raises(GrowthError, match=r"out of date; find .*: shardkit changes end users:1"):
         resume_move(fleet.config, "users:1")
     assert end_change(fleet.config, "users:1").phase == "aborted"
@@ -309,10 +292,8 @@ def test_a_promoted_replica_takes_the_place_of_its_master(
 ) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at(moment):
-        fleet.move_shard()
-    with fleet.servers[0].client() as master:
-        assert master.wait(1, 5000)
+    fleet.kill_move(moment)
+    assert client_of(fleet.servers[0]).wait(1, 5000)
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0))
     if (work, moment) == (abort_move, "push"):
@@ -330,8 +311,7 @@ def test_a_promoted_replica_takes_the_place_of_its_master(
 def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: Fleet) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at("push"):
-        fleet.move_shard()
+    fleet.kill_move("push")
     with fleet.servers[2].client(db=2) as replica:
         replica.execute_command("REPLICAOF", "NO", "ONE")
         replica.delete("config:fence")  # as if it had not arrived
@@ -350,17 +330,11 @@ def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: 
 def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
     fleet: Fleet, moment: str, followed: bool
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    kill_small_move(fleet, moment, of="server")
     old, new = fleet.servers[:2]
     if not followed:
-        with old.client() as client:
-            client.config_set("masterauth", "wrong")  # it cannot follow in the meantime
-    new.kill()
-    for snapshot in Path(new.directory).glob("*.rdb"):
-        snapshot.unlink()
-    new.restart()
+        client_of(old).config_set("masterauth", "wrong")  # it cannot follow in the meantime
+    restart_empty(new)
     if followed:
         with old.client() as client:
             assert eventually(lambda: not client.exists("config:fence{}:copied"), 30)
@@ -381,10 +355,8 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
 def test_data_without_the_mark_of_its_move_is_not_lost(
     fleet: Fleet, moment: str, since: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
-    snapshot = {key: fleet.config.dump(key) for key in fleet.config.keys("config:*")}
+    kill_small_move(fleet, moment, of="server")
+    snapshot = fleet.snapshot()
     with fleet.servers[1].client() as new:
         if since == "flushed" and moment != "hand over":
             new.flushall()
@@ -395,9 +367,7 @@ def test_data_without_the_mark_of_its_move_is_not_lost(
             new.save()
             fleet.servers[1].kill()
             fleet.servers[1].restart()
-        fleet.config.flushall()  # the record is older than the servers
-        for key, value in snapshot.items():
-            fleet.config.restore(key, 0, value or b"")
+        fleet.restore(snapshot)  # the record is older than the servers
         for _ in range(2):
             assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     assert fleet.masters() == [fleet.name(1)] * 2
@@ -405,9 +375,7 @@ def test_data_without_the_mark_of_its_move_is_not_lost(
 
 
 def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("hand over"):
-        fleet.move_server()
+    kill_small_move(fleet, "hand over", of="server")
     with fleet.servers[0].client() as old:
         assert old.exists("config:fence{}:copied")
         abort_move(fleet.config, fleet.name(0))
@@ -417,33 +385,26 @@ def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
 
 def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
     small(fleet)
-    for of_shards, moment in ((True, "caught up"), (False, "take writes alone")):
-        with killed_at(moment):
-            fleet.move(of_shards)
+    for of, moment in (("shard", "caught up"), ("server", "take writes alone")):
+        name = fleet.kill_move(moment, of=of)
         fleet.servers[1].kill()
-        name = "users:1" if of_shards else fleet.name(0)
         assert abort_move(fleet.config, name).phase == "aborted"
         assert still_there(fleet)
         fleet.servers[1].restart()
 
 
 def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("take writes alone"):
-        fleet.move_server()
+    kill_small_move(fleet, "take writes alone", of="server")
     fleet.servers[0].kill()
     said = f"{fleet.name(0)} does not have the data .*, so {fleet.name(1)} keeps its copy; start"
     with pytest.raises(GrowthError, match=said):
         abort_move(fleet.config, fleet.name(0))
     assert replication(fleet.servers[1])["role"] == "slave"
-    with fleet.servers[1].client(db=1) as client:
-        assert client.dbsize()
+    assert client_of(fleet.servers[1], db=1).dbsize()
 
 
 def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> None:
-    small(fleet)
-    with killed_at("caught up"):
-        fleet.move_shard()
+    kill_small_move(fleet, "caught up")
     with fleet.servers[1].client(db=2) as target:
         copied = target.dbsize()
         fleet.servers[0].kill()
@@ -454,9 +415,7 @@ def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> Non
 
 @pytest.mark.parametrize("moment", ["server: push", "server: certify"])
 def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    kill_small_move(fleet, moment, of="server")
     fleet.servers[0].kill()
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     assert fleet.masters() == [fleet.name(1)] * 2
@@ -468,9 +427,7 @@ def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str)
 def test_the_old_server_takes_the_place_of_a_new_one_that_is_gone(
     fleet: Fleet, moment: str, command: str
 ) -> None:
-    small(fleet)
-    with killed_at(moment):
-        fleet.move_server()
+    kill_small_move(fleet, moment, of="server")
     with pytest.raises(GrowthError, match="has lost no server"):
         end_change(fleet.config, fleet.name(0), lost=True)
     fleet.servers[1].kill()

@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
+from arranged import client_of
 from faces import PATIENCE, eventually
 from growth_helpers import (
     FAST,
@@ -109,8 +110,7 @@ def settings(cluster: LocalCluster) -> set[str]:
     """What closes the cluster's nodes, or does not."""
     found = set()
     for node in cluster.nodes:
-        with node.client() as client:
-            found.add(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+        found.add(client_of(node).config_get("min-replicas-to-write")["min-replicas-to-write"])
     return found
 
 
@@ -286,8 +286,7 @@ def test_slots_that_move_during_a_copy_stop_it(fleet: Fleet, cluster: LocalClust
     assert certified(resume_move(fleet.config, "users", hold=PATIENT))
     assert there(fleet) == before
     for node in (b, a):
-        with node.client() as client:
-            client.config_set("min-replicas-to-write", 0)
+        client_of(node).config_set("min-replicas-to-write", 0)
     move_a_slot((b, a), slot)
 
 
@@ -331,10 +330,7 @@ def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
 ) -> None:
     into, options = split
     before = filled(fleet)
-    if moment:
-        with killed_at(moment):
-            start_split(fleet.config, "users", **options)
-    else:
+    with killed_at(moment) if moment else nullcontext():
         start_split(fleet.config, "users", **options)
     fleet.config.flushall()
     shards = [fleet.at(0, db=db) for db in (1, 2)]

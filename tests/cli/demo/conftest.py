@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from arranged import client_of
 
 from shardkit import ShardMap
 from shardkit.admin import push
@@ -22,8 +23,7 @@ def laptop() -> Iterator[LocalServers]:
 def url(laptop: LocalServers) -> str:
     """The URL of a config server that has the laptop map; all servers are empty otherwise."""
     for server in laptop.servers:
-        with server.client() as client:
-            client.flushall()
+        client_of(server).flushall()
     assert laptop.config_server is not None
     with laptop.config_server.client() as client:
         push(client, laptop.shard_map, check=False)

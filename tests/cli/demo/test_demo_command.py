@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import ipaddress
 import json
+import random
 import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import redis
 from click.testing import CliRunner, Result
-from demo_helpers import AWK, awk_figures, chance_log
-from faces import eventually
+from faces import PATIENCE, eventually
+from httpx import ASGITransport, AsyncClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -341,3 +346,173 @@ def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path
     assert found["same"]
     assert found["files"] == 4
     assert found["lines"] == sum(sum(of.values()) for of in expected.values()) > 5_000
+
+
+AWK = Path(__file__).with_name("figures.awk")
+
+_ZONES = ("+0000", "+0530", "-0800", "+1345", "-0030")
+_AGENTS = (
+    "Mozilla/5.0 (X11; Linux x86_64)",
+    r"a \"quoted\" agent",
+    r"ends in a backslash \\",
+    "",
+    "-",
+    "caf\xe9 ☕ \N{SNOWMAN}",
+)
+_MALFORMED = (
+    "",
+    "no log line at all",
+    '192.0.2.1 - - [01/Jan/2024:10:00:00 +0000] "GET / HTTP/1.1" 200',
+    '192.0.2.1 - - [01/Jan/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "cut sho',
+    '192.0.2.1 - - [30/Feb/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Foo/2024:10:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Jan/2024:24:00:00 +0000] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - [01/Jan/2024:10:00:00] "GET / HTTP/1.1" 200 5',
+    '192.0.2.1 - - "GET / HTTP/1.1" 200 5 "-" "-"',
+)
+
+
+def chance_log(seed: int, lines: int) -> bytes:
+    """Return a log of both formats over a turn of the year, in many zones, in no order of days."""
+    dice = random.Random(seed)
+    start = datetime(2023, 12, 30, 18, tzinfo=UTC)
+    return "".join(f"{line}\n" for line in _chance_lines(dice, start, lines)).encode()
+
+
+def _chance_lines(dice: random.Random, start: datetime, lines: int) -> Iterator[str]:
+    for _ in range(lines):
+        if dice.random() < 0.02:
+            yield dice.choice(_MALFORMED)
+            continue
+        zone = dice.choice(_ZONES)
+        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[3:]))
+        local = timezone(-offset if zone[0] == "-" else offset)
+        at = (start + timedelta(seconds=dice.randrange(4 * 86_400))).astimezone(local)
+        address = f"192.0.2.{dice.randrange(1, 60)}"
+        line = f'{address} - bob [{at:%d/%b/%Y:%H:%M:%S} {zone}] "GET /\\"x\\" HTTP/1.1" 200 -'
+        if dice.random() < 0.8:
+            line += f' "http://site.example/?q=\\"" "{dice.choice(_AGENTS)}"'
+            if dice.random() < 0.1:
+                line += ' "198.51.100.7" 0.023'
+        yield line
+
+
+def awk_figures(path: Path) -> dict[str, tuple[int, int]]:
+    """Return hits and unique visitors by day of a log, plain or gzip, as awk and sort have it."""
+    command = """
+        set -e
+        lines() { case "$2" in *.gz) zcat "$2";; *) cat "$2";; esac | awk -f "$1"; }
+        lines "$@" | cut -f1 | sort | uniq -c
+        echo
+        lines "$@" | sort -u | cut -f1 | uniq -c
+    """
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", str(AWK), str(path)],
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C", "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    )
+    assert not done.stderr
+    hits, visitors = (
+        {day: int(count) for count, day in (line.split() for line in part.splitlines())}
+        for part in done.stdout.decode().split("\n\n")
+    )
+    assert hits.keys() == visitors.keys()
+    return {day: (hits[day], visitors[day]) for day in hits}
+
+
+@pytest.mark.timeout(120 * PATIENCE)
+def test_no_task_is_lost_while_queues_move_and_a_worker_is_killed() -> None:
+    pytest.importorskip("celery")
+    result = CliRunner().invoke(app, ["demo", "celery", "--tasks", "400", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["sent"], report["ran"], report["lost"]) == (400, 400, 0)
+    assert report["again"] <= 8  # what the killed worker had
+    assert report["moved"][1] > report["moved"][0]
+
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"
+
+
+@pytest.fixture
+def web_app(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the application, which will find the servers."""
+    monkeypatch.setenv("SHARDKIT_CONFIG", url)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sys.modules.pop("app", None)
+    import app as module
+
+    yield module
+    sys.modules.pop("app", None)
+
+
+@asynccontextmanager
+async def served(web_app: Any) -> AsyncIterator[AsyncClient]:
+    async with (
+        web_app.lifespan(web_app.app),
+        AsyncClient(transport=ASGITransport(web_app.app), base_url="http://timelines") as client,
+    ):
+        yield client
+
+
+@pytest_asyncio.fixture
+async def web(web_app: Any) -> AsyncIterator[AsyncClient]:
+    async with served(web_app) as client:
+        yield client
+
+
+async def user(web: AsyncClient, login: str) -> int:
+    answer = await web.post("/users", json={"login": login, "name": login.title()})
+    assert answer.status_code == 201
+    found: int = answer.json()["id"]
+    return found
+
+
+def messages(answer: Any) -> list[str]:
+    assert answer.status_code == 200
+    return [status["message"] for status in answer.json()["statuses"]]
+
+
+async def test_a_post_reaches_a_follower_and_leaves_with_the_author(web: AsyncClient) -> None:
+    ada, alan = await user(web, "ada"), await user(web, "alan")
+    assert (await web.put(f"/users/{ada}/following/{alan}")).status_code == 204
+    assert (await web.put(f"/users/{ada}/following/{alan}")).status_code == 204  # already so
+    assert (await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})).status_code == 201
+    assert messages(await web.get(f"/users/{ada}/home")) == ["Hello"]
+    assert (await web.delete(f"/users/{ada}/following/{alan}")).status_code == 204
+    assert messages(await web.get(f"/users/{ada}/home")) == []
+
+
+async def test_the_rest_of_the_followers_is_reached_by_a_worker(
+    web_app: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(web_app), "PASS_SIZE", 1)
+    async with served(web_app) as web:
+        alan = await user(web, "alan")
+        uids = [await user(web, f"user{n}") for n in range(40)]
+        for uid in uids:
+            await web.put(f"/users/{uid}/following/{alan}")
+        await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})
+        read = [messages(await web.get(f"/users/{uid}/home")) for uid in uids]
+        assert ["Hello"] in read
+        assert [] in read
+        arguments = ["worker", "app:worker", "--burst", "--json", "--config", url]
+        invoke = partial(CliRunner().invoke, app, arguments, standalone_mode=False)
+        result = await asyncio.to_thread(invoke)  # which runs an event loop of its own
+        assert result.exception is None, result.output
+        assert json.loads(result.stdout)["done"] > 0
+        read = [messages(await web.get(f"/users/{uid}/home")) for uid in uids]
+        assert read == [["Hello"]] * 40
+
+
+async def test_invalid_requests_are_answered_with_the_reason(web: AsyncClient) -> None:
+    ada = await user(web, "ada")
+    assert (await web.post("/users", json={"login": "ADA", "name": "x"})).status_code == 409
+    assert (await web.put(f"/users/{ada}/following/{ada}")).status_code == 422
+    assert (await web.put(f"/users/{ada}/following/999999")).status_code == 409
+    assert (await web.post("/users/999999/statuses", json={"message": "x"})).status_code == 404
+    assert (await web.get("/users/nobody")).status_code == 404
+    assert (await web.get(f"/users/{ada}/home?cursor=elsewhere")).status_code == 422
+    assert (await web.get(f"/users/{ada}/home?limit=0")).status_code == 422
+    assert (await web.post("/users", json={"login": "", "name": "x"})).status_code == 422

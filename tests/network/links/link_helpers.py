@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from arranged import ask
+from arranged import ask, paused as paused
 from faces import PATIENCE
 
 import shardkit
@@ -120,18 +120,6 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 def clients_of(server: LocalServer) -> int:
     """How many clients a server has, except the one that asks."""
     return len(ask(server, "client_list")) - 1
-
-
-@contextmanager
-def paused(*servers: Any) -> Iterator[None]:
-    """Have servers hang: connections stay open, and nothing is answered."""
-    for server in servers:
-        server.pause()
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.resume()
 
 
 @contextmanager

@@ -13,12 +13,16 @@ from datetime import date
 from typing import Any
 
 from change_protocols import CHANGES
-from client_protocols import CLIENT
-from cluster_protocols import CLUSTER
-from collection_protocols import COLLECTIONS, ConfigProtocol, SocialProtocol, TaskQueues
+from client_protocols import CLIENT, CLUSTER
+from collection_protocols import (
+    COLLECTIONS,
+    MESSAGING,
+    METRICS,
+    ConfigProtocol,
+    SocialProtocol,
+    TaskQueues,
+)
 from coordination_protocols import COORDINATION
-from messaging_protocols import MESSAGING
-from metrics_protocols import METRICS
 from shared import BothFaces, Counted, Roles, map_of, persist, rest, settled, use_register
 
 from shardkit import ShardKit
