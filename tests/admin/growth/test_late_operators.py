@@ -15,8 +15,7 @@ from arranged import before_sending
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, replication, small, still_there, strays
 from moments import Killed, before, end_changes, killed_at, open_changes
-from test_looks_again import call, faces
-from test_servers_that_come_back import write_by_old_entries
+from test_looks_again import call, faces, write_by_old_entries
 
 import shardkit
 from shardkit.admin.growth import moves, pending_fences
