@@ -56,6 +56,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "move_read": ("admin.growth.shard_move._READ",),
     "metrics_rounds": ("metrics.outbox._MOST_ROUNDS",),
     "metrics_waiting": ("metrics.outbox.MOST_WAITING",),
+    "recent_parameters": ("structures.base.parameters.RECENT",),
     "missing_parameters_pause": ("structures.base.parameters._READ_AFTER",),
     "messages_unread": ("kit.pubsub._MOST_UNREAD",),
     "packed_aggregate": ("structures.packed.records.AGGREGATE_BYTES",),

@@ -30,11 +30,12 @@ of its own, modulo 16: 15 in the first generation, where never is -1, and 1 to 1
 where never is the year 6429. A deletion stores the number of the next one for a minute at
 ``{s:meta}:deleted`` (`LAST_WRITES`); so does an expiry within the next minute. Before a write to
 such parts the client reads the parameters again if that was more than a second ago (`LEASE`). If it
-cannot, as their server is down, what it has read is enough, for that server has to take part in
-each deletion and plan (docs/decisions/0108-parameters-of-a-server-that-is-down.md). So
-parts refuse every write of an older generation that was sent less than a minute ago. An unsettled
-part of another generation is removed, not settled. docs/decisions/0019-generations-by-expiry.md
-says why the number is not part of the key.
+cannot, as their server is down, what it has read in the last ten seconds (`RECENT`) is enough, for
+that server has to take part in each deletion and plan
+(docs/decisions/0108-parameters-of-a-server-that-is-down.md). So parts refuse every write of an
+older generation that was sent less than a minute ago. An unsettled part of another generation is
+removed, not settled. docs/decisions/0019-generations-by-expiry.md says why the number is not part
+of the key.
 
 A deletion or a change of the expiry may arrive late too. So both change only parts with an expiry
 of their own generation that the client has seen. For other parts the client first reads the
@@ -62,6 +63,7 @@ from shardkit.errors import (
     NewerFormatError,
     ParameterMismatchError,
     ShardFailure,
+    ShardUnavailable,
     shortened,
 )
 from shardkit.network.rules import evicted
@@ -94,7 +96,9 @@ _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
 LEASE = 1.0
-# The same while a structure is replanned; see structures/layouts/replan.py.
+# Seconds for which what was read is enough for a call that finds its server down.
+RECENT = 10.0
+# `LEASE` while a structure is replanned; see structures/layouts/replan.py.
 SHORT_LEASE = 0.05
 # Milliseconds for which a deletion is recorded where parts do not name their parameters.
 LAST_WRITES = 60_000
@@ -425,14 +429,18 @@ def open_all(
         policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in unwarned]
         replies = yield Partial([*openings, *policies])
         _warn_of_eviction(unwarned, replies[len(new) :])
-        if anew or not all(meta.checked and not meta.planning for meta in new):
-            raise_failures(Replies(replies[: len(new)]))
+        read = []
+        for meta, reply in zip(new, replies[: len(new)], strict=True):
+            # A server that refuses is up, and may have taken part in a deletion.
+            is_away = isinstance(reply, ShardUnavailable) and sent_at < meta._read_at + RECENT
+            if is_away and meta.checked and not (anew or meta.planning):
+                meta._read_at = time.monotonic()
+            else:
+                read.append((meta, reply))
+        raise_failures(Replies(reply for _, reply in read))
         again = []
         is_held = False
-        for meta, reply in zip(new, replies[: len(new)], strict=True):
-            if isinstance(reply, ShardFailure):  # what was read before is enough for another while
-                meta._read_at = sent_at
-                continue
+        for meta, reply in read:
             meta.compare(reply, create=create, sent_at=sent_at)
             if create and meta.deleting:
                 if meta.complete_deletion is not None:

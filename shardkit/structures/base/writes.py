@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from shardkit.errors import ParameterMismatchError, ShardErrors
+from shardkit.errors import ParameterMismatchError, ShardErrors, ShardUnavailable
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     WRITE_PART,
@@ -335,7 +335,7 @@ def open_again(
         if undo:
             yield list(undo)
         raise
-    except ShardErrors:
+    except ShardErrors as errors:
         raise_failures(written or Replies())
-        if not (known and meta.checked):
+        if not (known and meta.checked and isinstance(errors, ShardUnavailable)):
             raise

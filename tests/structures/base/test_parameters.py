@@ -12,7 +12,7 @@ from arranged import map_of
 from faces import Face, faced, holder, keys_of
 
 from shardkit import ShardKit
-from shardkit.errors import ParameterMismatchError
+from shardkit.errors import ParameterMismatchError, ShardErrors
 from shardkit.local import LocalServer, LocalServers
 from shardkit.operations import Operation, operation, stream
 from shardkit.structures.base.parameters import Metadata, open_all
@@ -86,6 +86,45 @@ def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down(
             if client is not None:
                 part = ids.key_of(new[0])
                 assert client("many", router.shard_of(part)).ttl(part) == -1, "it is settled"
+
+
+@pytest.mark.parametrize("recent", [10.0, 0.0])  # seconds; with the latter the server is killed
+def test_parts_are_not_created_if_a_deletion_may_have_been_missed(
+    lower: Any, recent: float
+) -> None:
+    lower(lease=0.0, recent_parameters=recent)
+    shards = {"count": 16, "over": [{"port": 7001}, {"port": 7002}]}
+    refused = 0
+    for kind in ("blocking", "awaiting"):
+        with (
+            LocalServers(map_of(many={"shards": shards}), ports="free") as servers,
+            faced(kind, servers.shard_map) as face,
+            faced("blocking", servers.shard_map) as other_face,
+        ):
+            other = other_face.kit
+            ids, theirs = (
+                kit.set("ids", component="many", total=20_000, members=int)
+                for kit in (face.kit, other)
+            )
+            router = face.kit.key_sharded("many")
+            face.run(ids.sadd(*range(0, 6400, 64)))
+            assert theirs.delete()
+            meta = router.shard_of("ids:meta")
+            down = servers.server_of("many", meta)
+            if recent:
+                other.client("many", meta).config_set("maxmemory", 1)  # type: ignore[union-attr]
+            else:
+                down.kill()
+            number = next(
+                number
+                for number in range(0, 6400, 64)
+                if servers.server_of("many", router.shard_of(ids.key_of(number))) is not down
+            )
+            with pytest.raises(ShardErrors, match=r"many:\d+"):
+                face.run(ids.sadd(number))
+            part = ids.key_of(number)
+            refused += not other.client("many", router.shard_of(part)).exists(part)
+    assert refused == 2
 
 
 DAY = date(2015, 5, 17)
