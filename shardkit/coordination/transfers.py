@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
@@ -342,11 +342,10 @@ class Transfers(Structure[Face]):
                 if record:
                     self._accounts_in(id_, record)
 
-    def _undo_unlogged(self, account: str, ids: Iterable[str]) -> Operation[int]:
+    def _undo_unlogged(self, account: str, ids: Collection[str]) -> Operation[int]:
         """Undo the notes of transfers that are in no log; return how many."""
-        ids_read = list(ids)
-        records = yield [self._log("read", id_) for id_ in ids_read]
-        unlogged = [id_ for id_, record in zip(ids_read, records, strict=True) if not record]
+        records = yield [self._log("read", id_) for id_ in ids]
+        unlogged = [id_ for id_, record in zip(ids, records, strict=True) if not record]
         done = yield [self._account_call("transfer_resolve", account, id_, 0) for id_ in unlogged]
         return sum(done)
 
@@ -406,7 +405,7 @@ class Transfers(Structure[Face]):
             raise damage(self.component, log, text, "a record of a transfer") from None
         return accounts
 
-    def _recover_old(self, account: str, ids: Iterable[str]) -> Operation[int]:
+    def _recover_old(self, account: str, ids: Collection[str]) -> Operation[int]:
         """Finish or undo an account's old transfers in flight; return how many."""
         if not ids:
             return 0

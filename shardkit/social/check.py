@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, To
+from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.social.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import T, list_of, login_key, read_record, user_of
@@ -217,7 +217,10 @@ class NetworkCheck:
             count = (text or b"0 0").partition(b" ")[2]
             if count == b"%d" % size:
                 continue
-            if (yield from self._is_pending(layout.relations(part), part, id_)):
+            to, pending = layout.relations(part), layout.of_relations("pending", part)
+            read = Command(to, pending, ("ZRANGE", pending, 0, -1))
+            [texts] = yield from read_or_note([read], [])
+            if any(b"%d" % id_ in text.split(b":") for text in texts or ()):
                 return notes
             error = damage(layout.users, key, f"{field}={shown(text)}", f"{size} relations")
             notes.append(Suspicion(error, _RECONCILE))
@@ -226,11 +229,6 @@ class NetworkCheck:
                 error = damage(layout.users, key, f"{name}={shown(text)}", f"{sums[name]}")
                 notes.append(Suspicion(error, _RECONCILE))
         return notes
-
-    def _is_pending(self, to: To, part: int, id_: int) -> Operation[bool]:
-        key = self.layout.of_relations("pending", part)
-        [texts] = yield from read_or_note([Command(to, key, ("ZRANGE", key, 0, -1))], [])
-        return any(b"%d" % id_ in text.split(b":") for text in texts or ())
 
     def _check_mirror(
         self, kind: RelationKind, name: str, part: int, id_: int

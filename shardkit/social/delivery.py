@@ -456,15 +456,6 @@ class Delivery:
         else:
             yield from self._enqueue("resume_fan_out", job, job.task)
 
-    def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
-        """Check the arguments of a `backfill` task."""
-        if kind not in KINDS or len(positions) not in (0, self.layout.relation_parts):
-            raise NewerFormatError(
-                f"{self.layout.name}: backfill of {kind!r} from "
-                f"{counted(len(positions), 'part')} was queued by a later release",
-                "upgrade this program",
-            )
-
     def backfill(self, kind: RelationKind, owner: int, positions: Sequence[Any]) -> Operation[None]:
         """Fill a timeline: from some profiles now, from the others in tasks."""
         while positions := (yield from self.fill(kind, owner, positions)):

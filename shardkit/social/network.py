@@ -25,6 +25,7 @@ from shardkit.errors import (
     CrossShardError,
     DamagedDataError,
     InvalidArgumentError,
+    NewerFormatError,
     ShardErrors,
     counted,
 )
@@ -638,7 +639,12 @@ class SocialNetwork(Structure[Face]):
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
         """
-        self._delivery.check_backfill(kind, places)
+        if kind not in KINDS or len(places) not in (0, self.layout.relation_parts):
+            raise NewerFormatError(
+                f"{self.name}: backfill of {kind!r} from {counted(len(places), 'part')} was queued "
+                "by a later release",
+                "upgrade this program",
+            )
         owner = self.layout.id("owner", owner)
         yield from self._delivery.backfill(KINDS[kind], owner, places)
 

@@ -1,11 +1,5 @@
 -- Included by the scripts of metrics: the time, and repeated requests.
-
--- The time in seconds: the caller's argument, or the server's clock.
-local function clock(said)
-  if said ~= '' then return tonumber(said) end
-  local now = redis.call('TIME')
-  return now[1] + now[2] / 1000000
-end
+--@include operations/clock
 
 -- When something of an age in seconds was: exact to the microsecond, so that it is not taken for
 -- the end of the hour before.

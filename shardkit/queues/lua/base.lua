@@ -7,6 +7,7 @@
 -- An id in tasks is in exactly one of waiting, delayed, taken and dead. Another program pushes the
 -- task itself onto the LIST; it gets its id when it is taken.
 --@include structures/base/damage
+--@include operations/clock
 
 local function queue(n)
   local first = 10 * n - 9
@@ -16,13 +17,6 @@ local function queue(n)
     reasons = KEYS[first + 6], signal = KEYS[first + 7], claims = KEYS[first + 8],
     rates = KEYS[first + 9],
   }
-end
-
--- The time: the caller's argument, or the server's clock.
-local function clock(said)
-  if said ~= '' then return tonumber(said) end
-  local now = redis.call('TIME')
-  return now[1] + now[2] / 1000000
 end
 
 local function stamp(seconds)
@@ -58,11 +52,13 @@ local function bury(q, id, reason, now)
   redis.call('HSET', q.reasons, id, reason)
 end
 
+local function forget_attempts(q, id)
+  for _, key in ipairs({q.attempts, q.reasons, q.claims}) do redis.call('HDEL', key, id) end
+end
+
 local function forget(q, id)
   redis.call('HDEL', q.tasks, id)
-  redis.call('HDEL', q.attempts, id)
-  redis.call('HDEL', q.reasons, id)
-  redis.call('HDEL', q.claims, id)
+  forget_attempts(q, id)
 end
 
 -- Whether the caller has the latest claim of a task. A release without claims leaves the earlier

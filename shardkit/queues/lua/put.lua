@@ -31,9 +31,7 @@ for i = 2, #ARGV, 3 do
   end
   if is_new(id, task) then
     redis.call('HSET', q.tasks, id, dated(task))
-    redis.call('HDEL', q.attempts, id)
-    redis.call('HDEL', q.reasons, id)
-    redis.call('HDEL', q.claims, id)
+    forget_attempts(q, id)
     if delay > 0 then
       -- A microsecond after the previous one, which keeps their order.
       redis.call('ZADD', q.delayed, stamp(now + delay + added / 1000000), id)

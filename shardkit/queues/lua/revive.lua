@@ -7,9 +7,7 @@ local q, revived, ids = queue(1), 0, ARGV
 if #ids == 0 then ids = redis.call('ZRANGE', q.dead, 0, 999) end
 for _, id in ipairs(ids) do
   if redis.call('ZREM', q.dead, id) == 1 then
-    redis.call('HDEL', q.attempts, id)
-    redis.call('HDEL', q.reasons, id)
-    redis.call('HDEL', q.claims, id)
+    forget_attempts(q, id)
     redis.call('RPUSH', q.waiting, id)
     revived = revived + 1
   end

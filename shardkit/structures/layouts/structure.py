@@ -37,7 +37,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage, whole_or_0
-from shardkit.structures.base.members import Place, find
+from shardkit.structures.base.members import Members, Place, find
 from shardkit.structures.base.parameters import FIRST_GENERATION, ChangeScope
 from shardkit.structures.base.partitioned import (
     PARTS_AT_ONCE,
@@ -280,6 +280,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
     layout: Layout
     _form: str  # the servers' compact form of its parts; see `shardkit.structures.encodings.limits`
     part_size: int
+    _members: Members[Any]
     _largest_part: int  # the most members that a part may have
 
     def __init__(
@@ -349,9 +350,9 @@ class StructureWithLayout(ExpirableStructure[Face]):
         yield from restore_parameters(self.meta)
         yield from rebuild_layout(self.layout, _TYPES[self._form], self._add_if_absent)
 
-    @abstractmethod
     def _validate_member(self, member: bytes, value: Any) -> None:
         """Raise DamagedDataError if a member or its value cannot be read."""
+        self._members.decode(member)
 
     @abstractmethod
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:

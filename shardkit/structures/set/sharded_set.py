@@ -413,9 +413,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self._rebuild()
         return (yield from self._count())
 
-    def _validate_member(self, member: bytes, value: Any) -> None:
-        self._members.decode(member)
-
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
         return ("SADD", *members)
 

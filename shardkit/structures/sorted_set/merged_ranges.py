@@ -94,9 +94,7 @@ def range_over(
     if not limit or not places:
         return []
     share = limit / len(places)
-    size = limit
-    if len(places) > 1:
-        size = sorted((limit, ceil(share + 3 * sqrt(share)) + 1))[0]
+    size = sorted((limit, ceil(share + 3 * sqrt(share)) + 1))[0]
     readers = [_ZsetReader(to, key, after) for to, key in places]
     reading = readers
     while reading:

@@ -418,9 +418,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         yield from self._rebuild()
         return (yield from self.layout.rebuild())
 
-    def _validate_member(self, member: bytes, value: Any) -> None:
-        self._members.decode(member)
-
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
         return scored("ADD", "NX")(members, [repr(score) for score in values])
 
