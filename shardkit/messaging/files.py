@@ -283,20 +283,25 @@ class Files(Tagged[Face]):
     def status(self, channel: str) -> Operation[ChannelStatus]:
         """Return a channel's contents and its readers' progress, or raise ChannelError.
 
-        Cost: three exchanges; more for more than 1,000 files that not all readers have finished.
+        Cost: four exchanges; more for more than 1,000 files that not all readers have finished.
         """
         keys = self._keys(channel)
         [state] = yield [self._check(channel)]
         self._require(channel, state[0])
-        records = yield from self._records(*(keys[n] for n in (1, 2, 3, 8)))
+        names, stored, failed = yield from self._records(keys[1], keys[2], keys[8])
         limit, size, closed, readers, unfinished, _ = state
         readers = [self._text(keys[0], "readers", name) for name in readers]
-        names, stored, positions, failed = records
         by_number = {number: name for name, number in names.items()}
-        files = [
-            self._file_status(keys, readers, number, stored, positions)
-            for number in self._numbers(keys[2], stored)
-        ]
+        files: list[FileStatus] = []
+        for page in pages(self._numbers(keys[2], stored), 1000):
+            reads = []
+            for number in page:  # first the positions, which then are within the size
+                for key, fields in (keys[3], readers), (keys[2], ("name", "size", "done")):
+                    words = [f"{number}:{field}" for field in fields]
+                    reads.append(self._at(key, "HMGET", key, *words))
+            replies = yield reads
+            rows = zip(page, replies[::2], replies[1::2], strict=True)
+            files += [self._file_status(keys, readers, *row) for row in rows if any(row[2])]
         return ChannelStatus(
             readers,
             limit,
@@ -995,22 +1000,19 @@ class Files(Tagged[Face]):
         keys: Sequence[str],
         readers: Sequence[str],
         number: int,
-        stored: dict[str, str],
-        positions: dict[str, str],
+        positions: Sequence[bytes | None],
+        record: Sequence[bytes | None],
     ) -> FileStatus:
-        name = f"{number}:size"
-        size = stored_integer(self.component, keys[2], name, stored.get(name, "0"))
+        name, stored_size, done = record
+        size = stored_integer(self.component, keys[2], f"{number}:size", stored_size, missing=0)
         offsets = {}
-        for reader in readers:
-            field = f"{number}:{reader}"
-            text = positions.get(field, "")
+        for reader, text in zip(readers, positions, strict=True):
             offsets[reader] = size
-            if text != "done":
-                offsets[reader] = self._position(keys[3], field, text.encode(), size).offset
-        complete = stored.get(f"{number}:done") == "1"
-        name = f"{number}:name"
-        text = self._text(keys[2], name, stored.get(name, "").encode() or None)
-        return FileStatus(text, number, size, complete, offsets)
+            if text != b"done":
+                field = f"{number}:{reader}"
+                offsets[reader] = self._position(keys[3], field, text or b"", size).offset
+        file = self._text(keys[2], f"{number}:name", name)
+        return FileStatus(file, number, size, done == b"1", offsets)
 
     def _stored_files(self, keys: Sequence[str]) -> Operation[Sequence[int]]:
         """Return the numbers of the files that not all readers have finished."""

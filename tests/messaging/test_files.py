@@ -83,6 +83,25 @@ def test_a_directory_is_read_by_every_reader_and_removed_when_all_have(
     assert not keys_of(kit, "many")
 
 
+def test_a_status_is_read_while_readers_finish_files(face: Face, lower: Any) -> None:
+    lower(entries_at_once=1000)
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    for number in range(400):
+        publish(face, files, b"line\n", name=str(number))
+
+    def finish(_: Any) -> None:
+        for _ in range(40):
+            if (file := face.run(files.take("logs", "x"))) is not None:
+                assert face.list(files.lines(file)) == [b"line"]
+                face.run(files.done(file))
+
+    status = Exchanges(face, files.deferred.status("logs")).end(finish)
+    assert 0 < len(status.files) < 400
+    assert all(file.name == str(file.number - 1) for file in status.files)
+    assert {file.size for file in status.files} == {5}
+
+
 def _all(face: Face, files: Any, reader: str) -> Any:
     def blocking() -> Any:
         for file in files.take_all("logs", reader):
