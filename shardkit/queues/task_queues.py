@@ -467,9 +467,9 @@ class TaskQueues(Structure[Face]):
         Call it when a key of the queue was removed, such as the LIST of waiting tasks. `enqueue`
         does the same for its id. If the key of leased tasks was lost, running tasks run twice.
 
-        Cost: two exchanges for about 100 tasks. Each task that is neither leased, delayed nor dead
-        is searched for among up to half a million waiting ones; an exchange searches among at most
-        a million.
+        Cost: two exchanges for about 100 tasks, which are read. Each that is neither leased,
+        delayed nor dead is searched for among up to half a million waiting ones; an exchange
+        searches among at most a million.
         """
         keys = self._keys(queue)
         cursor: Argument = 0
