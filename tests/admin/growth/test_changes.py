@@ -150,7 +150,7 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
     client_of(fleet.servers[1]).set("k", 1)
     go_on = getattr(Pipeline, moment)
 
-    def asleep(pipe: Any, *args: Any) -> Any:
+    def asleep(pipe: Any, *args: Any, **options: Any) -> Any:
         if args[-1] == of:
             monkeypatch.setattr(Pipeline, moment, go_on)
             for each in open_changes(fleet.config):
@@ -160,7 +160,7 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
                 client.delete("k")
                 client.set("config:fence", "{}")
             fleet.move_shard()
-        return go_on(pipe, *args)
+        return go_on(pipe, *args, **options)
 
     monkeypatch.setattr(Pipeline, moment, asleep)
     with pytest.raises(GrowthError, match=r"may be at work|nothing more was deleted"):
