@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count, pairwise
@@ -328,6 +329,7 @@ def test_transfers_that_need_a_dead_server_hold_up_no_later_ones(
         steps = bank.deferred.transfer(*legs)
         assert stopped_before(face, steps, "coordination/transfer_resolve")
     own_servers.servers[0].kill()
+    time.sleep(0.02)  # the grace of the last one
     with pytest.raises(ShardErrors, match=r"1 shard failed \(c:0\)"):
         run(bank.recover())
     [account] = run(bank.read(target))
