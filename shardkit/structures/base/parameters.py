@@ -432,8 +432,9 @@ def open_all(
         read = []
         for meta, reply in zip(new, replies[: len(new)], strict=True):
             # A server that refuses is up, and may have taken part in a deletion.
-            is_away = isinstance(reply, ShardUnavailable) and sent_at < meta._read_at + RECENT
-            if is_away and meta.checked and not (anew or meta.planning):
+            is_recent = not create or sent_at < meta._read_at + RECENT
+            is_enough = is_recent and meta.checked and not (anew or meta.planning)
+            if is_enough and isinstance(reply, ShardUnavailable):
                 meta._read_at = time.monotonic()
             else:
                 read.append((meta, reply))
