@@ -30,7 +30,7 @@ of its own, modulo 16: 15 in the first generation, where never is -1, and 1 to 1
 where never is the year 6429. A deletion stores the number of the next one for a minute at
 ``{s:meta}:deleted`` (`LAST_WRITES`); so does an expiry within the next minute. Before a write to
 such parts the client reads the parameters again if that was more than a second ago (`LEASE`). If it
-cannot, as their server is down, what it has read in the last ten seconds (`RECENT`) is enough, for
+cannot, as their server is down, what it has read in the last minute (`RECENT`) is enough, for
 that server has to take part in each deletion and plan
 (docs/decisions/0108-parameters-of-a-server-that-is-down.md). So parts refuse every write of an
 older generation that was sent less than a minute ago. An unsettled part of another generation is
@@ -96,8 +96,8 @@ _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
 LEASE = 1.0
-# Seconds for which what was read is enough for a call that finds its server down.
-RECENT = 10.0
+# Seconds for which what was read is enough for a write that finds its server down.
+RECENT = 60.0
 # `LEASE` while a structure is replanned; see structures/layouts/replan.py.
 SHORT_LEASE = 0.05
 # Milliseconds for which a deletion is recorded where parts do not name their parameters.
@@ -432,12 +432,12 @@ def open_all(
         read = []
         for meta, reply in zip(new, replies[: len(new)], strict=True):
             # A server that refuses is up, and may have taken part in a deletion.
-            is_recent = not create or sent_at < meta._read_at + RECENT
-            is_enough = is_recent and meta.checked and not (anew or meta.planning)
-            if is_enough and isinstance(reply, ShardUnavailable):
-                meta._read_at = time.monotonic()
-            else:
+            is_recent = sent_at < meta._read_at + RECENT
+            is_enough = (is_recent or not create) and meta.checked and not (anew or meta.planning)
+            if not (is_enough and isinstance(reply, ShardUnavailable)):
                 read.append((meta, reply))
+            elif is_recent:
+                meta._read_at = time.monotonic()
         raise_failures(Replies(reply for _, reply in read))
         again = []
         is_held = False
