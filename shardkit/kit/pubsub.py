@@ -35,6 +35,7 @@ from shardkit.network.connections.listening import FAILURES, PATIENCE, Listening
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key, Shard
+from shardkit.operations.deadlines import Deadline, within
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers, start_thread, tolerated
 from shardkit.operations.steps import arun_steps, run_steps
@@ -338,7 +339,8 @@ class _Events:
             if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
         }
         left = {server for server, *_ in self._lingering} & self._feeds.keys() - places.keys()
-        self._followers = {server for server in left if _is_replica(former[server])}
+        with within(Deadline(time.monotonic() + BEAT, BEAT)):  # they may hang
+            self._followers = {server for server in left if _is_replica(former[server])}
         for server, topic, shard, number in self._lingering:
             place = places.setdefault(server, former[server]._replace(topics={}))
             place.topics.setdefault(topic, {}).setdefault(shard, number)

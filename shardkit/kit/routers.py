@@ -124,14 +124,14 @@ class Router(Generic[K, C]):
         return max(1, len(self._now().shards))
 
     def _databases(self) -> tuple[object, list[C]]:
-        """Return where the databases are, masters of Sentinels as far as known; their clients."""
+        """Return what changes when databases move or masters of Sentinels do; their clients."""
         component = self._now()
         get = self._getter(component)
         clients = [get(component, shard.number) for shard in distinct(component)]
         pools = [getattr(client, "connection_pool", None) for client in clients]
-        masters = [getattr(getattr(pool, "master", None), "address", None) for pool in pools]
+        switches = [getattr(getattr(pool, "master", None), "switches", 0) for pool in pools]
         addresses = [entry.address for _, entry in component.entries()]
-        return (component.layout, addresses, masters), clients
+        return (component.layout, addresses, switches), clients
 
     def __contains__(self, key: object) -> NoReturn:
         raise InvalidKeyError("'key in router' is not supported", "use router.exists(key)")

@@ -459,3 +459,19 @@ def test_patterns_of_entries_that_decode_replies_match(shard_map: ShardMap) -> N
         assert found.clear()
     finally:
         shardkit.configure(None)
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_a_value_that_only_begins_like_another_format_is_bounded() -> None:
+    brotli = import_module("brotli")
+    found = cache(COMPRESSOR=SimpleNamespace(compress=None, decompress=brotli.decompress))
+    stream = brotli.Compressor(lgwin=16, quality=5)
+    stream.process(b"ab")
+    stream.flush()
+    # Two bytes as they are, which raw DEFLATE takes for the beginning of 4096.
+    bomb = b"\x10\x00\x10\xff\xef" + stream.process(bytes(10**7)) + stream.finish()
+    assert len(brotli.decompress(bomb)) == 10**7 + 2
+    holder: Any = shardkit.default_kit().key_sharded("few")["cache::1:odd"]
+    holder.set("cache::1:odd", bomb)
+    with pytest.raises(StructureError, match=r"more than 64 times"):
+        found.get("odd")

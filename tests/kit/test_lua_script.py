@@ -189,3 +189,18 @@ async def test_a_script_that_answers_noscript_itself_runs_once(
         with pytest.raises(redis.ResponseError, match="of mine"):
             await odd(aconn, ["n"])
         assert conn.get("n") == str(n + 1).encode()
+
+
+async def test_a_registered_script_runs_once_by_its_hash_and_by_its_text_where_it_is_missing(
+    kind: str, shard_map: ShardMap, servers: LocalServers
+) -> None:
+    flush_scripts(servers)
+    async with opened(kind, shard_map) as face:
+        client = await of(face.kit.client("one"))
+        sha = client.register_script("return redis.call('INCR', KEYS[1])").sha
+        assert await of(client.evalsha(sha, 1, "r")) == 1
+        odd = client.register_script("redis.call('INCR', 'r') return {err='NOSCRIPT of mine'}").sha
+        await of(client.script_load("redis.call('INCR', 'r') return {err='NOSCRIPT of mine'}"))
+        with pytest.raises(redis.ResponseError, match=r"of mine"):
+            await of(client.evalsha(odd, numkeys=0))
+        assert await of(client.get("r")) == b"2"

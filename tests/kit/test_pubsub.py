@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from arranged import ask, exit_code, forked, map_of
-from faces import PATIENCE, Face, faced
+from faces import PATIENCE, Face, eventually, faced
 from link_helpers import paused
 from redis import Redis
 from redis.exceptions import RedisError
@@ -366,3 +366,29 @@ def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
         assert gap["type"] == "gap"
         assert gap["since"] < cut_off < gap["until"]
         close(face, events)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_former_place_that_hangs_delays_no_new_one(kind: str) -> None:
+    with LocalServer(name="config") as config, LocalServer() as former, LocalServer() as new:
+
+        def move(server: LocalServer, **options: Any) -> None:
+            with config.client() as client:
+                shards = [{"port": server.port, "socket_timeout": 600}]
+                push(client, map_of(e={"shards": shards}), **options)
+
+        move(former)
+        with faced(kind, f"redis://{config.address}") as face:
+            events = face.kit.key_sharded("e").pubsub(ignore_subscribe_messages=True)
+            face.run(events.subscribe("c"))
+            got: list[Any] = []
+            reading = threading.Thread(
+                target=lambda: got.append(face.run(events.get_message(timeout=60)))
+            )
+            with paused(former):
+                move(new, force={"e"})
+                reading.start()
+                assert eventually(lambda: ask(new, "pubsub_numsub", "c") == [(b"c", 1)])
+            reading.join()
+            assert [message["type"] for message in got] == ["gap"]
+            close(face, events)

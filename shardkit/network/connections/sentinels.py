@@ -241,6 +241,7 @@ class Master:
 
     Attributes:
         address: where it was found last; None once it is being replaced.
+        switches: how many masters were left.
         lines: the `Connections` that lead to it.
     """
 
@@ -250,9 +251,9 @@ class Master:
         self.service = service
         self.sentinels = sentinels
         self.address: Address | None = None
+        self.switches = 0
         self.lines: weakref.WeakSet[Any] = weakref.WeakSet()
         self._listeners = tuple(listeners)
-        self._switches = 0  # how many masters were left
 
     @property
     def pools(self) -> list[Any]:
@@ -275,7 +276,7 @@ class Master:
         while True:
             failure: Exception | None = None
             self.listen()
-            seen = self._switches
+            seen = self.switches
             for address in (yield partial(self.sentinels.masters, self.service)):
                 connection.host, connection.port = address
                 try:
@@ -285,10 +286,11 @@ class Master:
                 except _LOST as error:
                     failure = failure or error
                     continue
-                if self._switches != seen:  # the Sentinels were asked before that
+                if self.switches != seen:  # the Sentinels were asked before that
                     yield partial(connection.disconnect, True)  # at once
                     break
                 if self.address != address:
+                    self.switches += self.address is not None
                     self.address = address
                     for line in list(self.lines):
                         line.drop_idle()
@@ -304,7 +306,7 @@ class Master:
         """
         if successor is not None and self.address == successor:
             return
-        self._switches += 1
+        self.switches += 1
         self.address = None
         for line in list(self.lines):
             line.end()

@@ -49,6 +49,7 @@ from shardkit.network.connections.policy import CallPolicy, policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
+    is_script_missing,
     is_unblocked,
     reply_callbacks,
     str_if_bytes,
@@ -92,15 +93,16 @@ class _KitClient(RegistersScripts):
         return self.pipelines(client.connection_pool, callbacks, transaction, shard_hint)
 
     @run_by_face
-    def evalsha(self: Any, sha: Any, *args: Any) -> Steps[Any]:
+    def evalsha(self: Any, sha: Any, numkeys: Any, *args: Any) -> Steps[Any]:
         """Run a script by its SHA-1; a registered one that the server lacks, by its text."""
         try:
-            return (yield partial(super().evalsha, sha, *args))  # type: ignore[misc]
-        except NoScriptError:
+            return (yield partial(super().evalsha, sha, numkeys, *args))  # type: ignore[misc]
+        except NoScriptError as error:
             # SCRIPT LOAD has no key, by which it would follow the script's keys after a move.
-            if (script := registered_scripts.get(sha)) is None:
+            script = registered_scripts.get(sha) if is_script_missing(error) else None
+            if script is None:
                 raise
-            return (yield partial(self.eval, script.text, *args))
+            return (yield partial(self.eval, script.text, numkeys, *args))
 
     def _packed(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return a command packed, and what it does; None if redis-py's own code sends it."""

@@ -60,7 +60,7 @@ class ChangeFeed:
         except BaseException:
             connection.disconnect()
             raise
-        self._asked = False  # and nothing has come since
+        self._asked = False  # and no answer has come since
         self._beat = 0.0
 
     def wait(self) -> tuple[set[str] | None, int | None]:
@@ -102,7 +102,7 @@ class ChangeFeed:
                 raise ConnectionError(
                     f"the config server's reply cannot be used: {error}"
                 ) from None
-        if changed or changed is None:
+        if (changed or changed is None) and not self._asked:  # an answer to come is later
             self._beat = 0.0
         return changed, epoch
 

@@ -65,7 +65,7 @@ _LZMA_BYTES = 1 << 27  # of a decompressor: twice those of xz -9
 class _Whole:
     """A function of a package, as a decompressor of Python."""
 
-    unused_data = b""
+    unused_data, eof = b"", True
 
     def __init__(self, decompress: Callable[[bytes, int], bytes]) -> None:
         self.decompress = decompress
@@ -118,6 +118,8 @@ def is_bounded(stored: bytes, growth: int) -> bool:
                 stream = make()
                 room -= len(stream.decompress(rest, room + 1))
                 rest = (stream.unused_data or b"").lstrip(b"\0")  # between gzip's members
+                if room >= 0 and not stream.eof:
+                    raise EOFError  # it only begins like this format
                 if room < 0 or not rest:
                     return room >= 0
         except MemoryError:

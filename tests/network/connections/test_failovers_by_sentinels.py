@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 from arranged import ask, map_of
-from faces import free_port
-from link_helpers import eventually, mapped, of, opened, paused
+from faces import faced, free_port
+from link_helpers import FACES, eventually, mapped, of, opened, paused
 from scripted_server import bulk, scripted
 
 from shardkit import ShardErrors, ShardKitError
@@ -227,3 +227,15 @@ async def test_connecting_by_sentinels_is_tried_again_as_often_as_the_entry_says
                 await of(client.ping())
             # The circuit breaker asks as well, but seldom.
             assert 5 <= sentinel.names().count("SENTINEL") < 15
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_scan_that_finds_its_master_gives_each_key_once(
+    kind: str, watched: LocalSentinel
+) -> None:
+    described = map_of(e={"shards": [dict(watched.entry.fields)]})
+    names = {f"k{n}".encode() for n in range(50)}
+    ask(watched.master, "mset", dict.fromkeys(names, 1))
+    with faced(kind, described) as face:
+        keys = face.list(face.kit.key_sharded("e").scan_iter())
+        assert sorted(keys) == sorted(names)

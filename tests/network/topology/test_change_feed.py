@@ -16,6 +16,7 @@ import pytest
 import redis
 from faces import eventually
 from link_helpers import paused
+from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -300,3 +301,20 @@ def test_a_change_is_read_once_by_each_process_over_the_same_connections(fleet: 
         assert eventually(lambda: all(zone(kit) == "b" for kit in opened))
         assert fleet.at_config.info("stats")["total_connections_received"] == received
         assert count(fleet.at_config) == 2 * PROCESSES
+
+
+def test_a_change_that_comes_before_an_answer_takes_none_of_its_time() -> None:
+    told = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$20\r\nconfig:redis:users:0\r\n"
+    continues = threading.Event()
+
+    def answer(_: list[bytes]) -> Iterator[bytes]:
+        yield told
+        continues.wait(10)
+        yield b"*1\r\n$1\r\n7\r\n"
+
+    with scripted(HELLO=b"%1\r\n+proto\r\n:3\r\n", MGET=answer) as server:
+        changes = ChangeFeed(_Plain(host="127.0.0.1", port=server.port, protocol=3))
+        assert changes.wait() == ({"users"}, None)
+        threading.Timer(0.1, continues.set).start()
+        assert changes.wait() == (set(), 7)
+        changes.release()
