@@ -136,12 +136,11 @@ def record_in(value: bytes | None) -> dict[str, Any]:
     return {}
 
 
-def as_emptied(fence: bytes) -> bytes:
+def as_emptied(fence: str) -> str:
     """Return a fence whose record says that the database was emptied."""
-    if record := record_in(fence):
-        return json.dumps(
-            {**parse_json(fence), "record": {**record, "emptied": True}}, sort_keys=True
-        ).encode()
+    if record := record_in(fence.encode()):
+        record["emptied"] = True
+        return json.dumps({**parse_json(fence), "record": record}, sort_keys=True)
     return fence
 
 

@@ -221,8 +221,7 @@ class ShardMover(Mover):
                     own = self._rule, self._attempt
                     self._copies = self._copies_of(captures, *sides, *own)
                     compared = None if self._offline else self._copied()
-                    for each in product(*(exchange.one_of_each(side).values() for side in sides)):
-                        copy_libraries(*each)
+                    self._copy_libraries()
                     self._hold_and_decide(compared)
                 except MissedChangesError as error:
                     missed = error.message
@@ -235,6 +234,12 @@ class ShardMover(Mover):
             f"({missed}): nothing has changed for clients",
             f"correct that, and resume: {self._command('resume')}",
         )
+
+    def _copy_libraries(self) -> None:
+        """Load the libraries of functions that servers of the targets lack."""
+        sides = self._old, self._new
+        for each in product(*(exchange.one_of_each(side).values() for side in sides)):
+            copy_libraries(*each)
 
     def _kept_move(self) -> Move | None:
         """Return the move that this one undoes, if its old databases are kept up to date."""
@@ -414,7 +419,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
-        for name, entry in relocation.entries_in(self._components).items():
+        for name, entry in relocation.entries_in(read_components(self._config)).items():
             if at := place_in(entry, self._rule.targets, self._same):
                 raise GrowthError(
                     f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
@@ -435,7 +440,7 @@ class ShardMover(Mover):
                         "abort it, or delete them if nothing needs them",
                     )
                 if fence is not None:
-                    move.fences[str(place)] = gate.as_emptied(fence).decode(errors="replace")
+                    move.fences[str(place)] = fence.decode(errors="replace")
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
@@ -918,7 +923,9 @@ class ShardMover(Mover):
                 for copy in copies:
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):
-                    mover._hold_and_decide(mover._caught_up())
+                    compared = mover._caught_up()
+                    mover._copy_libraries()
+                    mover._hold_and_decide(compared)
             if back.phase == "pushed":
                 mover._clear(captures)
             mover.run()
@@ -974,7 +981,8 @@ class ShardMover(Mover):
                 )
             empty(self._new, self._attempt)
             ours = dict.fromkeys(self._new, self._attempt)  # another attempt has other fences
-            gate.lift(self._new, move.id, ours, move.fences)
+            former = {at: gate.as_emptied(fence) for at, fence in move.fences.items()}
+            gate.lift(self._new, move.id, ours, former)
             if self._old_gate.is_cluster:
                 gate.lift(self._old, move.id)  # the marks of attempts
             self._restore_notifications(self._old)
