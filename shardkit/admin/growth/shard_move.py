@@ -86,8 +86,11 @@ class ShardMover(Mover):
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
-        before, after = self._move.clusters or ("", "")
-        self._old_gate, self._new_gate = map(self._gate, (before, after))
+        shared = self._move, self._lease, self._login, self._watching
+        self._old_gate, self._new_gate = (
+            ClusterGate(*shared) if cluster else CopyGate(*shared)
+            for cluster in self._move.clusters or ("", "")
+        )
         self._concerned = {
             name
             for name, component in self._components.items()
@@ -128,11 +131,6 @@ class ShardMover(Mover):
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
         return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
-
-    def _gate(self, cluster: str) -> CopyGate:
-        if not cluster:
-            return CopyGate(self._move, self._lease)
-        return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     @contextmanager
     def _clients(self, places: Sequence[Place]) -> Iterator[Clients]:
@@ -599,7 +597,6 @@ class ShardMover(Mover):
                 if compared is None:
                     compared = self._copied()
                 self._finish(compared)
-                self._require_target()
                 self._new_gate.require_slots(self._new)
                 deciding = not self._old_gate.is_cluster
                 if deciding:
@@ -634,11 +631,6 @@ class ShardMover(Mover):
         except (RedisError, OSError):
             return True
 
-    def _require_target(self) -> None:
-        """Check that no other attempt writes to the targets, which may be empty then."""
-        if set(gate.fences_of(self._new).values()) != {self._attempt}:
-            raise gate.taken_over()
-
     def _finish(self, compared: ServerComparison) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
@@ -659,6 +651,9 @@ class ShardMover(Mover):
             "stale": [],
         }
         self._lease.write(move)
+        # Another attempt may have emptied the targets.
+        if set(gate.fences_of(self._new).values()) != {self._attempt}:
+            raise gate.taken_over()
 
     def _require_same(self, *, proven: bool = False) -> None:
         """Copy the rest, and check that these keys are the same on both sides."""
@@ -915,7 +910,7 @@ class ShardMover(Mover):
         }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._back)
-            mover._watching = dict(captures)
+            mover._watching |= captures
             mover.begin()
             mover._old, mover._new, mover._stack = self._new, self._old, self._stack
             if mover._take_over():
@@ -968,12 +963,11 @@ class ShardMover(Mover):
             self._old, self._new = _answering(old), _answering(new)
             if len(self._old) < len(old) or self._lost_source():
                 self._new = {}
-            if not self._new_gate.is_cluster:  # others may use what the move has not taken yet
-                fences = gate.fences_of(self._new)
-                own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
+            fences = gate.fences_of(self._new)
+            own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
+            # Others may use databases that the move has not taken; nobody uses half a cluster.
+            if not (own and self._new_gate.is_cluster):
                 self._new = {at: self._new[at] for at in own}
-            elif not self._has_fence(self._new):
-                self._new = {}
             if move.phase != "begun" or not self._take_over():
                 raise GrowthError(
                     f"{move.target} has taken over",

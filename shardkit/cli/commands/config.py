@@ -17,7 +17,6 @@ import redis
 from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
 from shardkit.admin.pushes import (
     Difference,
-    PreflightFinding,
     between,
     compare,
     holds_data,
@@ -155,7 +154,11 @@ def _push(
             "push the newest shard map: shardkit config push MAP --restored",
         )
     findings = [] if no_check else preflight(difference.current, wanted.components)
-    _heed(output, findings, forced, dry_run)
+    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
+    for finding in findings:
+        if finding not in serious:
+            output.warning(f"{finding}; {finding.remedy}")
+    refuse(serious)
     if not dry_run:
         changes = push_witnessed(
             client,
@@ -181,17 +184,6 @@ def _push(
         kinds = Counter(change.kind for change in changes if change.kind != "unchanged")
         summary = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
         output.good(f"pushed: {summary}")
-
-
-def _heed(
-    output: Output, findings: Sequence[PreflightFinding], forced: Sequence[str], dry_run: bool
-) -> None:
-    """Show findings, and refuse the push for those of components that are not forced."""
-    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
-    for finding in findings:
-        if finding not in serious:
-            output.warning(f"{finding}; {finding.remedy}")
-    refuse(serious)
 
 
 @command(
