@@ -641,26 +641,23 @@ def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
     if output.interactive and output.width < _WIDE:
         return (
             column_only(wordy("place"), lambda finding: finding.place),
-            column_only(wordy("field and value"), _field_and_value),
+            column_only(
+                wordy("field and value"),
+                lambda f: "\n".join(filter(None, [f.field.removeprefix("components."), f.value])),
+            ),
             column_only(
                 wordy("problem and remedy"), lambda f: f"{_shown_problem(f)}\n→ {f.remedy}"
             ),
         )
-
-    def problem(finding: FileProblem) -> Cell:
-        return Styled(_shown_problem(finding), WARN if finding.warning else BAD)
-
     return (
         column_only("place", lambda finding: finding.place),
         column_only(wordy("field"), lambda finding: finding.field),
         column_only(wordy("value"), lambda finding: finding.value),
-        column_only(wordy("problem"), problem),
+        column_only(
+            wordy("problem"), lambda f: Styled(_shown_problem(f), WARN if f.warning else BAD)
+        ),
         column_only(wordy("remedy"), lambda finding: finding.remedy),
     )
-
-
-def _field_and_value(finding: FileProblem) -> str:
-    return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
 
 
 def _shown_problem(finding: FileProblem) -> str:

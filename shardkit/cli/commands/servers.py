@@ -315,11 +315,14 @@ def _document(rate: disks.DiskRate) -> dict[str, Any]:
 
 
 def _timed(output: Output, query: Callable[..., float], timeout: float, **servers: Any) -> int:
-    def lines(seconds: float) -> None:
-        output.good(f"  done in {seconds:.1f} s")
-
-    ask, document = partial(query, timeout=timeout), lambda seconds: {"seconds": seconds}
-    return _on_all(output, ask, document, lines, timeout, **servers)
+    return _on_all(
+        output,
+        partial(query, timeout=timeout),
+        lambda seconds: {"seconds": seconds},
+        lambda seconds: output.good(f"  done in {seconds:.1f} s"),
+        timeout,
+        **servers,
+    )
 
 
 def _on_all(

@@ -78,12 +78,13 @@ def up(
     any case.
     """
     described = ShardMap.load(shard_map)
-
-    def progress(name: str, done: int, total: int) -> None:
-        tell(f"started {done} of {total} servers: {name}")
-
     ports: Ports = "free" if free_ports else "given"
-    servers = LocalServers(described, data_dir=data_dir, ports=ports, progress=progress)
+    servers = LocalServers(
+        described,
+        data_dir=data_dir,
+        ports=ports,
+        progress=lambda name, done, total: tell(f"started {done} of {total} servers: {name}"),
+    )
     total = counted(len(servers.servers), "server")
     try:
         with _signals_interrupt():
