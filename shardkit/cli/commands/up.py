@@ -247,8 +247,7 @@ def _config_value(
         return str(written)
     if pushed:
         assert running.config_server is not None
-        url = _url(running.config_server)
-        if url is not None:
+        if (url := _url(running.config_server)) is not None:
             return url
     same = all(
         [_place(entry) for _, entry in component.entries()]

@@ -190,6 +190,8 @@ def test_what_was_given_up_is_closed_by_a_login_of_its_own(fleet: Fleet, face: s
         [pending] = call(face, "apply_fences", fleet.config)
         assert not pending.applied
         assert "it refuses the users of all entries" in pending.state
+        refused = fleet.run("failover", "--guard", "0", code=1)
+        assert f"{place} is not fenced: it refuses the users" in refused.output
         other = fleet.at(1, db=3, username="app", password="its own")
         fleet.describe({"users": shards, "other": {"entry": other}})
         [done] = call(face, "apply_fences", fleet.config)
