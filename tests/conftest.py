@@ -239,6 +239,7 @@ def mortal(kind: str, own_servers: LocalServers) -> Iterator[Face]:
         yield opened
 
 
+@pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     """A server for the tests of a module, which find there what earlier ones have left."""
     with LocalServer() as running:

@@ -859,7 +859,7 @@ defaults: {{host: 127.0.0.1, socket_timeout: 5}}
 components:
   app:
     shards: {{count: 256, over: [{{port: 7001}}, {{port: 7002}}]}}
-  {LONG}:
+  {LONG_NAMES}:
     shards: {{count: 12, over: [{{port: 7001, db: 128}}, {{port: 7002, db: 128}}]}}
 """
 
@@ -874,7 +874,7 @@ def large() -> Iterator[LocalServers]:
 def large_map(large: LocalServers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "large.yaml"
     path.write_text(large.shard_map.to_yaml())
-    Cli()("config", "push", path, "-m", f"{LONG} is new", code=0)
+    Cli()("config", "push", path, "-m", f"{LONG_NAMES} is new", code=0)
     with shardkit.connect(path) as kit:
         kit.hash("n" * 70, component=LONG_NAMES).hset(1, "x")
         kit.key_sharded(LONG_NAMES).set("k" * 100, "x")
@@ -885,8 +885,14 @@ def large_map(large: LocalServers, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_with_long_names_fit_and_break_no_address(columns: int, large_map: Path) -> None:
     commands = [
-        *("config history", f"config show {LONG}", "status", f"locate {LONG} k"),
-        *("config show", "changes", "doctor", "keys --biggest 3", f"exec --on {LONG} -- PING"),
+        *("config history", f"config show {LONG_NAMES}", "status", f"locate {LONG_NAMES} k"),
+        *(
+            "config show",
+            "changes",
+            "doctor",
+            "keys --biggest 3",
+            f"exec --on {LONG_NAMES} -- PING",
+        ),
     ]
     shown = {
         words: plain(in_terminal(columns, "-c", large_map, *words.split())[1])
@@ -898,7 +904,7 @@ def test_tables_with_long_names_fit_and_break_no_address(columns: int, large_map
         for words, text in shown.items()
     }
     assert {words for words, lines in wide.items() if lines} == set(), wide
-    for words in ("status", f"config show {LONG}", f"locate {LONG} k"):
+    for words in ("status", f"config show {LONG_NAMES}", f"locate {LONG_NAMES} k"):
         assert re.search(r"127\.0\.0\.1:\d+/\d+", shown[words]), words
     numbers = [int(n) for n in re.findall(r"^app:(\d+) ", shown["status"], re.MULTILINE)]
     assert numbers == list(range(256))

@@ -416,7 +416,8 @@ def test_files_are_imported_and_addresses_found(cli: Cli, geolite2: tuple[Path, 
     assert used["number"] == done["generation"]
     assert f"generation {used['number']}, imported 20" in cli("geo", "info", *TO).out
     again = cli("geo", "import", *blocks, "--cities", cities, *TO)
-    assert f"2 ranges in 1 cities, now in use as generation {used['number'] + 1}" in again.out
+    assert "2 ranges in 1 cities, now in use as generation 2" in again.out
+    assert cli.json("geo", "info", *TO)["number"] > used["number"]
     assert again.err.splitlines()[0] == "4 lines skipped; the first:"
     assert f"{blocks[0]}, line 3: '1.0.1' is not an IP address" in again.err
 

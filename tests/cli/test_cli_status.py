@@ -421,7 +421,7 @@ def test_a_structure_that_may_have_keys_on_a_dead_server_is_not_checked(
 ) -> None:
     with shardkit.connect(half_dead_map) as kit:
         places = {"component": "unique", "timelines": "unique", "followers": "unique"}
-        kit.social(**places, parts=4, relation_parts=4).create_user("ada", "Ada")
+        kit.social(**places, parts=4, relation_parts=8).create_user("ada", "Ada")
     result = cli("doctor", "--check", "-c", half_dead_map, code=1)
     [line] = [line for line in result.lines if "social" in line]
     assert line.startswith("unique/social was not checked: ")

@@ -422,7 +422,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
                     "to fill: nothing has changed",
-                    f"lead it elsewhere, or: {self._command('abort')}",
+                    f"push another one, or: {self._command('abort')}",
                 )
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))

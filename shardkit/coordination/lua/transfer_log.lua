@@ -21,7 +21,8 @@ if ARGV[1] == 'old' then
   end
   local latest = string.format('%.0f', now - tonumber(ARGV[2]))
   local found = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)) do
+  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)
+  for _, id in ipairs(due) do
     if redis.call('HEXISTS', KEYS[1], id) == 1 then
       found[#found + 1] = id
     else

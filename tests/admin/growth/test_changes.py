@@ -134,9 +134,13 @@ def test_what_an_interrupted_move_needs_is_not_retired(fleet: Fleet) -> None:
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize("moment", ["watch", "unlink"])
+@pytest.mark.parametrize(
+    ("moment", "of"),
+    [("watch", "config:fence"), ("execute_command", b"k")],
+    ids=["watch", "unlink"],
+)
 def test_retire_that_was_stopped_deletes_nothing_of_others(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, of: Any
 ) -> None:
     """It wakes when a move has filled the database, or is about to."""
     old = {"shards": [fleet.at(1, db=0), fleet.at(1, db=2)]}
@@ -146,8 +150,8 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
     client_of(fleet.servers[1]).set("k", 1)
     go_on = getattr(Pipeline, moment)
 
-    def asleep(pipe: Any, *args: Any) -> Any:
-        if args[0] in (b"k", "config:fence"):
+    def asleep(pipe: Any, *args: Any, **options: Any) -> Any:
+        if args[-1] == of:
             monkeypatch.setattr(Pipeline, moment, go_on)
             for each in open_changes(fleet.config):
                 ended = changes.text_of(replace(each, until=1.0))
@@ -156,7 +160,7 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
                 client.delete("k")
                 client.set("config:fence", "{}")
             fleet.move_shard()
-        return go_on(pipe, *args)
+        return go_on(pipe, *args, **options)
 
     monkeypatch.setattr(Pipeline, moment, asleep)
     with pytest.raises(GrowthError, match=r"may be at work|nothing more was deleted"):

@@ -721,6 +721,9 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
     for shards, said in refusals:
         with pytest.raises(InvalidArgumentError, match=said):
             plan_move(fleet.config, shards, fleet.name(2))
+    [problem] = plan_move(fleet.config, ["users:0"], fleet.name(1)).problems
+    assert problem.startswith(f"config:redis:open leads to {fleet.name(0)} by a socket, Sentinels")
+    fleet.config.delete("config:redis:open")
     assert plan_move(fleet.config, ["users:0"], fleet.name(1)).problems == ()
     assert plan_move(fleet.config, ["lone"], fleet.name(1)).shards == ("lone:0",)
 

@@ -166,7 +166,7 @@ async def test_a_valid_password_is_used_while_its_provider_fails(
         assert await of(client.ping())
         await asyncio.sleep(0.02)
     assert await of(client.ping())
-    await asyncio.sleep(expired - time.monotonic() + 0.1)
+    await asyncio.sleep(expired - time.monotonic() + 0.1)  # it expires by the clock
     await of(client.connection_pool.disconnect())
     with pytest.raises(ConfigError, match=f"auth provider {NAME} failed: ValueError") as caught:
         await of(client.ping())

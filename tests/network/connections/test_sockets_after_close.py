@@ -64,7 +64,7 @@ def test_what_a_user_still_holds_is_closed_with_its_kit(
         assert sockets() != before
         face.run(face.kit.aclose() if face.runner else face.kit.close())
         assert sockets() == before
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match="the kit is closed"):
             face.run(use())
         assert sockets() == before
         if hasattr(face, "end"):

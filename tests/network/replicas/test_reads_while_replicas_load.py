@@ -64,6 +64,7 @@ def test_the_master_answers_for_a_replica_that_refuses(
         "read_from": "prefer_replica",
         "socket_timeout": 2 * PATIENCE,
     }
+    asked = []
     with faced(kind, map_of(c={"shards": [entry]})) as face:
         for command, read in reading(face).items():
 
@@ -78,5 +79,6 @@ def test_the_master_answers_for_a_replica_that_refuses(
             for _ in range(50):
                 proxy.answer(REFUSALS[refusal], command)
             assert done(face, read) == answer
-            assert proxy.seen.count(command) - before <= 1
+            asked.append(proxy.seen.count(command) - before)
             proxy.clear()
+    assert max(asked) <= 1

@@ -265,7 +265,11 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "self.opened, True, 0",
     ),
     "together-anothers-replies": ("_LockStep._answer", "start += len(step)", "start += 0"),
-    "moving-sent-twice": ("_may_go_on", "return is_unready(error) or", "return True or"),
+    "moving-sent-twice": (
+        "_may_go_on",
+        "return policy_of(client).waits_after(error) or",
+        "return True or",
+    ),
     "moving-stays": ("Clients.changed", "_leave(displaced)", "pass"),
     "closing-leaves-connections": (
         "_Common._disconnect",
