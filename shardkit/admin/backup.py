@@ -551,7 +551,10 @@ def restore(
                             if count > 0:
                                 left_out(f"{counted(count, 'key')} of {shard}: {what}")
                         ends[shard] += copied
-                        tasks += _leased(origin_client)
+                        sets = origin_client.scan_iter(
+                            match="*:{*}:taken", count=1000, _type="zset"
+                        )
+                        tasks += sum(map(origin_client.zcard, sets))
         leased(tasks)
         found = {
             shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
@@ -797,11 +800,6 @@ def _copy(
             slices.note(len(part), sum(len(value) for _, value, _ in part))
         progress(ends.total())
     return ends
-
-
-def _leased(source: Any) -> int:
-    keys = source.scan_iter(match="*:{*}:taken", count=1000, _type="zset")
-    return sum(source.zcard(key) for key in keys)
 
 
 def _recount(shard: str, fields: Mapping[str, Any], ends: Counter[float], timeout: float) -> int:

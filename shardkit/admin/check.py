@@ -147,8 +147,6 @@ def _check(
         opened = _open(kit, structure, found, components)
         checked.rebuild = opened.rebuild
         checked.damages = list(opened.check())
-    except _UncheckedError as error:
-        checked.unchecked = str(error)
     except (KeyError, ValueError) as error:  # not written by shardkit
         key = meta_key(structure.name)
         checked.damages.append(
@@ -156,7 +154,7 @@ def _check(
                 structure.component, "", key, f"{error}", "the parameters of a structure", "", ""
             )
         )
-    except ShardKitError as error:
+    except (_UncheckedError, ShardKitError) as error:
         checked.unchecked = str(error)
     except ServerErrors as error:
         known = meaning(error)

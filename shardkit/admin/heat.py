@@ -87,22 +87,18 @@ def read_heat(config: Any, limit: int = 100) -> Heat:
         except ValueError as error:
             raise InvalidResponse(f"{COVERED} of heat cannot be used: {error}") from None
         covered[unit] = max(1.0, sum(until - since for since, until in spans)) if spans else 0.0
-    kinds = {
-        kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, limit)
-        for kind in KINDS
-    }
+    kinds = {kind: _hottest(kind, sums, covered, limit) for kind in KINDS}
     return Heat(kinds, covered["minute"], covered["hour"])
 
 
 def _hottest(
     kind: str,
-    minutes: Counter[bytes],
-    hours: Counter[bytes],
     sums: Mapping[tuple[str, str], Counter[bytes]],
     covered: Mapping[str, float],
     top: int,
 ) -> tuple[HotName, ...]:
     whole = "component" if kind in ("key", "tag", "shard", "component") else kind
+    minutes, hours = sums["minute", kind], sums["hour", kind]
     found = []
     names = [name for name, _ in minutes.most_common(top)]
     names += [name for name, _ in hours.most_common(top) if name not in minutes]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
+from redis.utils import str_if_bytes
 
 from shardkit.errors import InvalidArgumentError, PersistenceError
 from shardkit.operations.arguments import Seconds, check_number, check_seconds
@@ -176,7 +177,7 @@ def persistence_of(client: Any) -> PersistenceState:
     settings: dict[str, str] = {}
     for name in SETTINGS:
         found: Any = client.config_get(name)
-        settings.update({_text(key): _text(value) for key, value in found.items()})
+        settings.update({str_if_bytes(key): str_if_bytes(value) for key, value in found.items()})
     info: Any = client.info("persistence")
     numbers = [int(part) for part in settings.get("save", "").split()]
     return PersistenceState(
@@ -191,10 +192,6 @@ def persistence_of(client: Any) -> PersistenceState:
         int(info["rdb_changes_since_last_save"]),
         bool(info["rdb_bgsave_in_progress"] or info["aof_rewrite_in_progress"]),
     )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -603,11 +604,7 @@ def attest(
     connector: Connector | None = None,
 ) -> list[str]:
     """Have the servers of components witness an epoch; return the addresses that did not."""
-
-    def write(client: Any, names: Collection[str]) -> None:
-        write_witness(client, names, epoch)
-
-    answers = _ask_witnesses(components, write, timeout, connector)
+    answers = _ask_witnesses(components, partial(write_witness, epoch=epoch), timeout, connector)
     return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
 
 

@@ -580,11 +580,9 @@ class _OngoingRotation:
 
     def on_servers(self, consequence: str, query: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Query every server that has the user, about the user; raise the first failure."""
-
-        def ask(client: Any) -> Any:
-            return query(client, self.user, *args)
-
-        answers = query_servers(self.servers, ask, self.timeout, **self.login)
+        answers = query_servers(
+            self.servers, lambda client: query(client, self.user, *args), self.timeout, **self.login
+        )
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
 

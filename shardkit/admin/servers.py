@@ -166,17 +166,17 @@ def execute(
     components = list(components)
     if once_per == "server":
         return query_servers(entries_of(components), run, timeout, **login)
-    queries = {}
-    for component in components:
-        for where, entry in component.entries():
-            if shard in (None, where.number) or not component.shards:
 
-                def ask(where: Shard = where, entry: Any = entry) -> Any:
-                    fields = {**entry.resolved(entry_key(*where)), **login}
-                    with client_of(fields, timeout) as client:
-                        return run(client)
+    def ask(where: Shard, entry: Entry) -> Any:
+        with client_of({**entry.resolved(entry_key(*where)), **login}, timeout) as client:
+            return run(client)
 
-                queries[str(where)] = ask
+    queries = {
+        str(where): partial(ask, where, entry)
+        for component in components
+        for where, entry in component.entries()
+        if shard in (None, where.number) or not component.shards
+    }
     return query_all(queries, timeout)
 
 

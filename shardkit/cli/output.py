@@ -119,7 +119,7 @@ class Output:
     @property
     def interactive(self) -> bool:
         """Whether the answer goes to a terminal."""
-        return _is_terminal(sys.stdout)
+        return sys.stdout.isatty()
 
     @property
     def width(self) -> int:
@@ -197,7 +197,7 @@ class Output:
 
         If stderr is no terminal, write a line now and then.
         """
-        if not _is_terminal(sys.stderr):
+        if not sys.stderr.isatty():
             yield now_and_then(self.note)
             return
         with self._err.status(Text(text)) as status:
@@ -306,9 +306,5 @@ def _cell(cell: Cell, column: Column) -> Text:
 
 
 def _console(stream: TextIO) -> Console:
-    width = None if _is_terminal(stream) else _UNLIMITED
+    width = None if stream.isatty() else _UNLIMITED
     return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

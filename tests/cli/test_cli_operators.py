@@ -348,7 +348,7 @@ a.internal:6379 will be fenced when it is back: shardkit failover --guard SECOND
     ("failover --guard 0", {"apply_fences": [
         Fence(OLD, NEW, applied=True, state="a replica of b.internal:6379"),
         Fence(OLD, NEW, state="it refuses the users of all entries"),
-    ]}, 0, """
+    ]}, 1, """
 a.internal:6379 is back: a replica of b.internal:6379
 a.internal:6379 is not fenced: it refuses the users of all entries
 """),

@@ -97,8 +97,6 @@ def attach_replica(
         target = ServerAddress.parse(replica)
         known = KnownServers(components.values(), target)
         same = known.same
-        if known.entries_on(target):
-            raise GrowthError(f"entries name {target} as a master", "choose an empty server")
         source, login = _followed(components, to)
         master = stack.enter_context(servers.connected_to(source, login))
         new = stack.enter_context(servers.connected_to(target, login))

@@ -68,7 +68,6 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
-from shardkit.network.connections.credentials import login_in
 from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.arguments import Seconds, check_seconds
@@ -182,7 +181,7 @@ def fail_over(
         if successor is not None:  # by a process that was killed before the push
             target, held, behind = successor, None, 0
             role = None if role is None or role.is_master else role  # handed over, or after a crash
-            connect(target)
+            servers.persist_roles(connect(target), *((master,) if role else ()))
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
             if problems := servers.config_databases(source, login, numbers):
@@ -474,11 +473,12 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
         return used if is_over else fence  # the move has not pushed yet
     of_target = entries_on(components.values(), fence.target, same)
     others = (pair for each in components.values() for pair in each.entries())
-    logins = [Stored(entry, entry_key(*shard)) for shard, entry in (*of_target, *others)]
+    logins: dict[str, Stored] = {}
+    for shard, entry in (*of_target, *others):
+        if address_of(entry) is not None:
+            logins.setdefault(servers.user_of(entry), Stored(entry, entry_key(*shard)))
     refused = fence
-    for login in {
-        login_in(each.entry.resolved(each.where)): each for each in logins[::-1]
-    }.values():
+    for login in logins.values():
         lost = False
         try:
             with (
@@ -502,6 +502,9 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
                     servers.ask_for_replicas(master, config, fence.target)
         except (AuthenticationError, NoPermissionError) as error:  # another entry's user may do it
             refused = replace(fence, state=f"it refuses the users of all entries ({error})")
+            continue
+        except ConfigError as error:  # of a login that this machine does not have
+            refused = replace(fence, state=refused.state or error.message)
             continue
         except GrowthError as error:
             return replace(fence, state=error.message)

@@ -136,12 +136,11 @@ def record_in(value: bytes | None) -> dict[str, Any]:
     return {}
 
 
-def as_emptied(fence: bytes) -> bytes:
+def as_emptied(fence: str) -> str:
     """Return a fence whose record says that the database was emptied."""
-    if record := record_in(fence):
-        return json.dumps(
-            {**parse_json(fence), "record": {**record, "emptied": True}}, sort_keys=True
-        ).encode()
+    if record := record_in(fence.encode()):
+        record["emptied"] = True
+        return json.dumps({**parse_json(fence), "record": record}, sort_keys=True)
     return fence
 
 
@@ -514,8 +513,15 @@ class CopyGate:
 
     is_cluster = False  # whether the nodes of a cluster are closed instead
 
-    def __init__(self, move: Move, lease: Lease) -> None:
+    def __init__(
+        self,
+        move: Move,
+        lease: Lease,
+        login_of: LoginOf,
+        captures: Mapping[ServerAddress, Any],
+    ) -> None:
         self._move, self._lease = move, lease
+        self._login, self._captures = login_of, captures
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
@@ -599,16 +605,6 @@ class ClusterGate(CopyGate):
 
     is_cluster = True
 
-    def __init__(
-        self,
-        move: Move,
-        lease: Lease,
-        login_of: LoginOf,
-        captures: Callable[[], Mapping[ServerAddress, Any]],
-    ) -> None:
-        super().__init__(move, lease)
-        self._login, self._captures = login_of, captures
-
     def is_closed(self, clients: Clients) -> bool:
         """Whether all nodes refuse writes."""
         return all(map(is_closed, clients.values()))
@@ -672,9 +668,8 @@ class ClusterGate(CopyGate):
         return all(each_of(lambda client: set_if_marked(client, value, _CLOSED), clients))
 
     def _expect_setting(self, place: Place) -> None:
-        capture = self._captures().get(place.server)
-        if capture is not None:
-            capture.expect_setting()
+        if place.server in self._captures:
+            self._captures[place.server].expect_setting()
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """See `CopyGate.let_go`."""

@@ -705,17 +705,16 @@ def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Mo
 
 def _naming(move: Move) -> AbstractContextManager[None]:
     """Have errors of servers name the move, and what it came to."""
-
-    def then() -> str:
-        lost = f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
-        return way_on(move) + ("" if move.phase in ("begun", "attached") else lost)
-
     return explaining(
         lambda: (
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
             f"{move.phase}"
         ),
-        then,
+        lambda: (
+            way_on(move)
+            + f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
+            * (move.phase not in ("begun", "attached"))
+        ),
     )
 
 

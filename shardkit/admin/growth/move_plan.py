@@ -282,9 +282,8 @@ def _plan_shards(
     )
     replicas = ", ".join(map(str, servers.replicas_of(source)))
     moved = ", ".join(f"{n} becomes {new}" for n, new in at.items() if n != new)
-    push = f"push {len(names)} entries that name {target}" + (
-        f" (database {moved})" if moved else ""
-    )
+    push = f"push {counted(len(names), 'entry', 'entries')} naming {target}"
+    push += f" (database {moved})" if moved else ""
     push += f", without the replicas {replicas}" if replicas else ""
     return plan_copy(
         move, lambda server: login, hold, push, problems, offline=offline, vacated=vacated

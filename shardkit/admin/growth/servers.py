@@ -472,11 +472,11 @@ class KnownServers:
             address, login = address_of(entry), Stored(entry, where)
             if entry.is_cluster:
                 continue
-            every.setdefault(_user(entry), login)
+            every.setdefault(user_of(entry), login)
             if address is None:
                 self._nameless.append(login)
             else:
-                by_address[address].setdefault(_user(entry), login)
+                by_address[address].setdefault(user_of(entry), login)
         queries: dict[ServerAddress | str, Callable[[], str]] = {
             login.where: partial(_run_id, login) for login in self._nameless
         }
@@ -542,7 +542,8 @@ class KnownServers:
         ]
 
 
-def _user(entry: Entry) -> str:
+def user_of(entry: Entry) -> str:
+    """Return how an entry logs in, as text, without asking the environment."""
     fields = entry.fields
     for name in ("host", "port", "startup_nodes", "db", "replicas", "zone", "held"):
         fields.pop(name, None)

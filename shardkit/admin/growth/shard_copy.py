@@ -507,7 +507,7 @@ class DatabaseCopy:
             for key in own:
                 waiting.keys[key] = read[key]
                 waiting.size += read[key].size
-            if waiting.is_enough:
+            if len(waiting.keys) >= _KEYS or waiting.size >= _BYTES:
                 self._write(target)
 
     @contextmanager
@@ -603,10 +603,6 @@ class _Waiting:
 
     keys: dict[bytes, _Read] = field(default_factory=dict)
     size: int = 0
-
-    @property
-    def is_enough(self) -> bool:
-        return len(self.keys) >= _KEYS or self.size >= _BYTES
 
 
 @contextmanager

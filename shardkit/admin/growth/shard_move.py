@@ -86,8 +86,11 @@ class ShardMover(Mover):
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
-        before, after = self._move.clusters or ("", "")
-        self._old_gate, self._new_gate = map(self._gate, (before, after))
+        shared = self._move, self._lease, self._login, self._watching
+        self._old_gate, self._new_gate = (
+            ClusterGate(*shared) if cluster else CopyGate(*shared)
+            for cluster in self._move.clusters or ("", "")
+        )
         self._concerned = {
             name
             for name, component in self._components.items()
@@ -128,11 +131,6 @@ class ShardMover(Mover):
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
         return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
-
-    def _gate(self, cluster: str) -> CopyGate:
-        if not cluster:
-            return CopyGate(self._move, self._lease)
-        return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     @contextmanager
     def _clients(self, places: Sequence[Place]) -> Iterator[Clients]:
@@ -221,8 +219,7 @@ class ShardMover(Mover):
                     own = self._rule, self._attempt
                     self._copies = self._copies_of(captures, *sides, *own)
                     compared = None if self._offline else self._copied()
-                    for each in product(*(exchange.one_of_each(side).values() for side in sides)):
-                        copy_libraries(*each)
+                    self._copy_libraries()
                     self._hold_and_decide(compared)
                 except MissedChangesError as error:
                     missed = error.message
@@ -235,6 +232,12 @@ class ShardMover(Mover):
             f"({missed}): nothing has changed for clients",
             f"correct that, and resume: {self._command('resume')}",
         )
+
+    def _copy_libraries(self) -> None:
+        """Load the libraries of functions that servers of the targets lack."""
+        sides = self._old, self._new
+        for each in product(*(exchange.one_of_each(side).values() for side in sides)):
+            copy_libraries(*each)
 
     def _kept_move(self) -> Move | None:
         """Return the move that this one undoes, if its old databases are kept up to date."""
@@ -414,7 +417,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
-        for name, entry in relocation.entries_in(self._components).items():
+        for name, entry in relocation.entries_in(read_components(self._config)).items():
             if at := place_in(entry, self._rule.targets, self._same):
                 raise GrowthError(
                     f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
@@ -435,7 +438,7 @@ class ShardMover(Mover):
                         "abort it, or delete them if nothing needs them",
                     )
                 if fence is not None:
-                    move.fences[str(place)] = gate.as_emptied(fence).decode(errors="replace")
+                    move.fences[str(place)] = fence.decode(errors="replace")
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
@@ -594,7 +597,6 @@ class ShardMover(Mover):
                 if compared is None:
                     compared = self._copied()
                 self._finish(compared)
-                self._require_target()
                 self._new_gate.require_slots(self._new)
                 deciding = not self._old_gate.is_cluster
                 if deciding:
@@ -629,11 +631,6 @@ class ShardMover(Mover):
         except (RedisError, OSError):
             return True
 
-    def _require_target(self) -> None:
-        """Check that no other attempt writes to the targets, which may be empty then."""
-        if set(gate.fences_of(self._new).values()) != {self._attempt}:
-            raise gate.taken_over()
-
     def _finish(self, compared: ServerComparison) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
@@ -654,6 +651,9 @@ class ShardMover(Mover):
             "stale": [],
         }
         self._lease.write(move)
+        # Another attempt may have emptied the targets.
+        if set(gate.fences_of(self._new).values()) != {self._attempt}:
+            raise gate.taken_over()
 
     def _require_same(self, *, proven: bool = False) -> None:
         """Copy the rest, and check that these keys are the same on both sides."""
@@ -910,7 +910,7 @@ class ShardMover(Mover):
         }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._back)
-            mover._watching = dict(captures)
+            mover._watching |= captures
             mover.begin()
             mover._old, mover._new, mover._stack = self._new, self._old, self._stack
             if mover._take_over():
@@ -918,7 +918,9 @@ class ShardMover(Mover):
                 for copy in copies:
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):
-                    mover._hold_and_decide(mover._caught_up())
+                    compared = mover._caught_up()
+                    mover._copy_libraries()
+                    mover._hold_and_decide(compared)
             if back.phase == "pushed":
                 mover._clear(captures)
             mover.run()
@@ -961,12 +963,11 @@ class ShardMover(Mover):
             self._old, self._new = _answering(old), _answering(new)
             if len(self._old) < len(old) or self._lost_source():
                 self._new = {}
-            if not self._new_gate.is_cluster:  # others may use what the move has not taken yet
-                fences = gate.fences_of(self._new)
-                own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
+            fences = gate.fences_of(self._new)
+            own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
+            # Others may use databases that the move has not taken; nobody uses half a cluster.
+            if not (own and self._new_gate.is_cluster):
                 self._new = {at: self._new[at] for at in own}
-            elif not self._has_fence(self._new):
-                self._new = {}
             if move.phase != "begun" or not self._take_over():
                 raise GrowthError(
                     f"{move.target} has taken over",
@@ -974,7 +975,8 @@ class ShardMover(Mover):
                 )
             empty(self._new, self._attempt)
             ours = dict.fromkeys(self._new, self._attempt)  # another attempt has other fences
-            gate.lift(self._new, move.id, ours, move.fences)
+            former = {at: gate.as_emptied(fence) for at, fence in move.fences.items()}
+            gate.lift(self._new, move.id, ours, former)
             if self._old_gate.is_cluster:
                 gate.lift(self._old, move.id)  # the marks of attempts
             self._restore_notifications(self._old)

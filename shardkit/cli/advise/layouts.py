@@ -345,18 +345,14 @@ def _set(family: SampledFamily) -> Iterator[LayoutChoice]:
     integers = all(entry_size(name) <= 10 and _is_integer(name) for name in members)
     name = f"{text}:set"
     if integers:
-        width = integer_width(map(int, members))
         size, parameters = 512, {"members": "int"}
-
-        def part(model: MemoryModel, count: float) -> float:
-            return model.part(f"{name}:{{12}}:12", 8 + count * width)
-
+        head, entry = 8, float(integer_width(map(int, members)))
     else:
         size, parameters = 128, {}
-        entry = mean_size(members)
+        head, entry = 7, mean_size(members)
 
-        def part(model: MemoryModel, count: float) -> float:
-            return model.part(f"{name}:{{12}}:12", 7 + count * entry)
+    def part(model: MemoryModel, count: float) -> float:
+        return model.part(f"{name}:{{12}}:12", head + count * entry)
 
     longest = max(map(len, members))
     settings = {"set-max-listpack-value": 1 << (longest - 1).bit_length()}

@@ -98,25 +98,20 @@ def restore_command(
         return
     leased: list[int] = []
     left_out: list[str] = []
-    with output.busy("copying keys") as tell:
-
-        def progress(keys: int) -> None:
-            tell(f"copying keys: {keys:,}")
-
-        with ExitStack() as stack:
-            if shard_map is not None:
-                wanted = ShardMap.load(shard_map)
-            else:
-                servers = LocalServers(ShardMap.load(directory / MAP), ports="free")
-                wanted = stack.enter_context(servers).shard_map
-            copied = restore(
-                directory,
-                wanted,
-                to_origin=to_origin,
-                progress=progress,
-                leased=leased.append,
-                left_out=left_out.append,
-            )
+    with output.busy("copying keys") as tell, ExitStack() as stack:
+        if shard_map is not None:
+            wanted = ShardMap.load(shard_map)
+        else:
+            servers = LocalServers(ShardMap.load(directory / MAP), ports="free")
+            wanted = stack.enter_context(servers).shard_map
+        copied = restore(
+            directory,
+            wanted,
+            to_origin=to_origin,
+            progress=lambda keys: tell(f"copying keys: {keys:,}"),
+            leased=leased.append,
+            left_out=left_out.append,
+        )
     objects = 0
     if objects_to is None:
         with suppress(ConfigError):  # there are none

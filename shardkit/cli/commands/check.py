@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, opened
-from shardkit.cli.output import BAD, WARN, Output, Styled, wordy
+from shardkit.cli.output import BAD, WARN, Output, Styled, Table, wordy
 from shardkit.cli.progress import progress
-from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client, stale_map
 from shardkit.network.rules import CheckFinding
@@ -78,21 +77,13 @@ def _show(output: Output, report: CheckReport, structures: int) -> None:
         output.good("nothing is wrong")
         output.dim(checked)
         return
-    output.table(table_of(_FIELDS, report.findings))
+    table = Table.of(wordy("where"), wordy("problem"), wordy("remedy"))
+    for finding in report.findings:
+        style = WARN if finding.warning else BAD
+        problem = Styled(f"{'warning: ' * finding.warning}{finding.problem}", style)
+        table.row(finding.where, problem, finding.remedy)
+    output.table(table)
     output.line()
     wrong = sum(not finding.warning for finding in report.findings)
     verdict = f"{counted(wrong, 'problem')}, {counted(len(report.findings) - wrong, 'warning')}"
     output.line(f"{verdict}; {checked}", BAD if wrong else WARN)
-
-
-_FIELDS: tuple[Field[CheckFinding], ...] = (
-    column_only(wordy("where"), lambda finding: finding.where),
-    column_only(
-        wordy("problem"),
-        lambda finding: Styled(
-            f"{'warning: ' * finding.warning}{finding.problem}",
-            WARN if finding.warning else BAD,
-        ),
-    ),
-    column_only(wordy("remedy"), lambda finding: finding.remedy),
-)

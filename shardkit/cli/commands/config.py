@@ -17,7 +17,6 @@ import redis
 from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
 from shardkit.admin.pushes import (
     Difference,
-    PreflightFinding,
     between,
     compare,
     holds_data,
@@ -155,7 +154,11 @@ def _push(
             "push the newest shard map: shardkit config push MAP --restored",
         )
     findings = [] if no_check else preflight(difference.current, wanted.components)
-    _heed(output, findings, forced, dry_run)
+    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
+    for finding in findings:
+        if finding not in serious:
+            output.warning(f"{finding}; {finding.remedy}")
+    refuse(serious)
     if not dry_run:
         changes = push_witnessed(
             client,
@@ -181,17 +184,6 @@ def _push(
         kinds = Counter(change.kind for change in changes if change.kind != "unchanged")
         summary = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
         output.good(f"pushed: {summary}")
-
-
-def _heed(
-    output: Output, findings: Sequence[PreflightFinding], forced: Sequence[str], dry_run: bool
-) -> None:
-    """Show findings, and refuse the push for those of components that are not forced."""
-    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
-    for finding in findings:
-        if finding not in serious:
-            output.warning(f"{finding}; {finding.remedy}")
-    refuse(serious)
 
 
 @command(
@@ -440,7 +432,10 @@ def show_command(
         return int(bool(broken))
     if names:
         entries = [pair for component in chosen.values() for pair in component.entries()]
-        output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
+        table = Table.of(wordy("entry"), "server", wordy("settings"))
+        for shard, entry in entries:
+            table.row(str(shard), entry.address, _settings(entry))
+        output.table(table.without_empty())
     else:
         output.table(table_of(_COMPONENT_FIELDS, chosen.values()).without_empty())
     for name, error in broken.items():
@@ -472,13 +467,6 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
         wordy("shards on"),
         lambda component: server_list(entry.address for entry in component.shards),
     ),
-)
-
-
-_ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
-    column_only(wordy("entry"), lambda row: str(row[0])),
-    column_only("server", lambda row: row[1].address),
-    column_only(wordy("settings"), lambda row: _settings(row[1])),
 )
 
 
@@ -628,7 +616,7 @@ def validate(
     ):
         return int(failed)
     if findings:
-        output.table(table_of(_problem_fields(output), findings))
+        output.table(_problem_table(output, findings))
         output.line()
     for path, shard_map, problems in examined:
         if shard_map is None:
@@ -645,34 +633,20 @@ def validate(
     return int(failed)
 
 
-def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
-    if output.interactive and output.width < _WIDE:
-        return (
-            column_only(wordy("place"), lambda finding: finding.place),
-            column_only(wordy("field and value"), _field_and_value),
-            column_only(
-                wordy("problem and remedy"), lambda f: f"{_shown_problem(f)}\n→ {f.remedy}"
-            ),
-        )
-
-    def problem(finding: FileProblem) -> Cell:
-        return Styled(_shown_problem(finding), WARN if finding.warning else BAD)
-
-    return (
-        column_only("place", lambda finding: finding.place),
-        column_only(wordy("field"), lambda finding: finding.field),
-        column_only(wordy("value"), lambda finding: finding.value),
-        column_only(wordy("problem"), problem),
-        column_only(wordy("remedy"), lambda finding: finding.remedy),
-    )
-
-
-def _field_and_value(finding: FileProblem) -> str:
-    return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
-
-
-def _shown_problem(finding: FileProblem) -> str:
-    return f"warning: {finding.problem}" if finding.warning else finding.problem
+def _problem_table(output: Output, findings: Sequence[FileProblem]) -> Table:
+    narrow = output.interactive and output.width < _WIDE
+    table = Table.of("place", *map(wordy, ("field", "value", "problem", "remedy")))
+    if narrow:
+        table = Table.of(*map(wordy, ("place", "field and value", "problem and remedy")))
+    for row in findings:
+        problem = f"{'warning: ' * row.warning}{row.problem}"
+        if narrow:
+            what = "\n".join(filter(None, [row.field.removeprefix("components."), row.value]))
+            table.row(row.place, what, f"{problem}\n→ {row.remedy}")
+        else:
+            colour = WARN if row.warning else BAD
+            table.row(row.place, row.field, row.value, Styled(problem, colour), row.remedy)
+    return table
 
 
 def contents_of(shard_map: ShardMap) -> str:

@@ -131,9 +131,8 @@ def _check(
                 return check_all(topology.kit, chosen, seen, only, report_progress), seen
 
         checked, seen = examine(structures)
-        before = [(structure, damage) for structure in checked for damage in structure.damages]
         if not output.as_json:
-            _show_damage(output, checked, before)
+            _show_damage(output, checked)
         repaired: dict[str, str] = {}
         mending = [structure for structure in checked if structure.repairable] if repair else []
         if mending:
@@ -143,8 +142,8 @@ def _check(
                     for structure in mending:
                         repaired[f"{structure.component}/{structure.name}"] = _rebuilt(structure)
                 checked, seen = examine(structures)
-    after = [(structure, damage) for structure in checked for damage in structure.damages]
-    ok = not (after or broken or seen.failures or seen.broken)
+    damages = _damages(checked)
+    ok = not (damages or broken or seen.failures or seen.broken)
     ok = ok and not any(structure.unchecked and structures for structure in checked)
     if output.wrote_json(
         ok=ok,
@@ -158,7 +157,7 @@ def _check(
             }
             for structure in checked
         ],
-        damages=json_rows(_DAMAGE_FIELDS, after),
+        damages=json_rows(_DAMAGE_FIELDS, damages),
         repaired=repaired,
         parameters=_broken_parameters(seen),
         **_unusable(seen, broken),
@@ -167,7 +166,7 @@ def _check(
     for name, outcome in repaired.items():
         output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)
     if repaired:
-        _show_damage(output, checked, after)
+        _show_damage(output, checked)
     for parameters, why in _broken_parameters(seen).items():
         output.bad(f"{parameters} {why}")
     _show_unusable(output, seen, broken)
@@ -183,11 +182,12 @@ def _rebuilt(structure: CheckedStructure) -> str:
     return "rebuilt"
 
 
-def _show_damage(
-    output: Output,
-    checked: Sequence[CheckedStructure],
-    damages: Sequence[tuple[CheckedStructure, Damage]],
-) -> None:
+def _damages(checked: Sequence[CheckedStructure]) -> list[tuple[CheckedStructure, Damage]]:
+    return [(structure, damage) for structure in checked for damage in structure.damages]
+
+
+def _show_damage(output: Output, checked: Sequence[CheckedStructure]) -> None:
+    damages = _damages(checked)
     table = table_of(_DAMAGE_FIELDS, damages)
     if table.rows:
         output.table(table)

@@ -188,7 +188,7 @@ def failover(
         None, "How long to wait for old masters to come back; they are fenced.", 0.0
     ),
     where: str | None = given.config,
-) -> None:
+) -> int:
     """Replace a master by its replica, for all shards of the server of SHARD.
 
     If the master answers, it hands over: no write is lost. If it has crashed, the replica with the
@@ -197,6 +197,8 @@ def failover(
 
     A crash is a refused connection, or silence if all replicas have lost their links. A master
     that does not answer INFO for another reason is replaced only with --force.
+
+    The exit code is 1 if an old master is back and could not be fenced.
     """
     if name is None and guard is None:
         raise click.UsageError("specify a shard or a server, or --guard")
@@ -209,11 +211,12 @@ def failover(
         if guard is not None:
             with output.busy("waiting for old masters"):
                 fences = growth.apply_fences(config, guard)
+    code = int(any(fence.state and not fence.applied for fence in fences))
     if output.wrote_json(
         takeover=done and {**asdict(done), "source": str(done.source), "target": str(done.target)},
         fences=[fence.plain() for fence in fences],
     ):
-        return
+        return code
     if done is not None:
         how = "as planned: no write was lost"
         if not done.planned:
@@ -241,3 +244,4 @@ def failover(
             output.warn(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS"
             )
+    return code

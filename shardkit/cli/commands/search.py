@@ -299,10 +299,6 @@ def _hit_fields(
     kind = index.schema.attributes.get(by)
     heading = "score" if by == "relevance" else by
     ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
-
-    def preview(hit: Hit) -> _Preview:
-        return previews.get(hit.id, (None, None))
-
     return (
         column_only(number("#"), lambda hit: ranks.get(hit.id)),
         Field(
@@ -311,19 +307,21 @@ def _hit_fields(
             wordy(heading) if kind in ("text", "date") else number(heading),
             lambda hit: _value(hit, by, kind),
         ),
-        Field("title", lambda hit: preview(hit)[0], wordy("title")),
+        Field("title", lambda hit: previews.get(hit.id, (None, None))[0], wordy("title")),
         Field("id", lambda hit: hit.id, wordy("id")),
-        Field("snippet", lambda hit: preview(hit)[1], wordy("text")),
+        Field("snippet", lambda hit: previews.get(hit.id, (None, None))[1], wordy("text")),
         Field("attributes", lambda hit: {k: _plain(v) for k, v in hit.attributes.items()}),
     )
 
 
 def _facet_fields(name: str) -> tuple[Field[tuple[Any, int]], ...]:
-    def value(row: tuple[Any, int]) -> Cell:
-        return _number_text(row[0]) if isinstance(row[0], float) else row[0]
-
     return (
-        Field("value", lambda row: _plain(row[0]), wordy(name), value),
+        Field(
+            "value",
+            lambda row: _plain(row[0]),
+            wordy(name),
+            lambda row: _number_text(row[0]) if isinstance(row[0], float) else row[0],
+        ),
         Field("documents", lambda row: row[1], number("documents")),
     )
 

@@ -25,7 +25,7 @@ from shardkit.admin.servers import (
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, config_server, group, opened
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy
-from shardkit.cli.rows import Field, column_only, json_rows, table_of
+from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import one_line, reason, size
 from shardkit.config.entry import read_password
 from shardkit.errors import ConfigError, counted
@@ -179,11 +179,10 @@ def exec_(
         **login,
     )
     if not output.wrote_json(_by_place(answers, lambda answer: {"reply": _plain(answer)})):
-        fields: tuple[Field[tuple[Any, Any]], ...] = (
-            column_only("server" if target == "all" else wordy("shard"), lambda row: str(row[0])),
-            column_only(wordy("reply"), lambda row: _cell(row[1])),
-        )
-        output.table(table_of(fields, answers.items()))
+        table = Table.of("server" if target == "all" else wordy("shard"), wordy("reply"))
+        for place, answer in answers.items():
+            table.row(place, _cell(answer))
+        output.table(table)
     return int(any(isinstance(answer, Exception) for answer in answers.values()))
 
 
@@ -315,11 +314,14 @@ def _document(rate: disks.DiskRate) -> dict[str, Any]:
 
 
 def _timed(output: Output, query: Callable[..., float], timeout: float, **servers: Any) -> int:
-    def lines(seconds: float) -> None:
-        output.good(f"  done in {seconds:.1f} s")
-
-    ask, document = partial(query, timeout=timeout), lambda seconds: {"seconds": seconds}
-    return _on_all(output, ask, document, lines, timeout, **servers)
+    return _on_all(
+        output,
+        partial(query, timeout=timeout),
+        lambda seconds: {"seconds": seconds},
+        lambda seconds: output.good(f"  done in {seconds:.1f} s"),
+        timeout,
+        **servers,
+    )
 
 
 def _on_all(

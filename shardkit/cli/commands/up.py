@@ -78,12 +78,13 @@ def up(
     any case.
     """
     described = ShardMap.load(shard_map)
-
-    def progress(name: str, done: int, total: int) -> None:
-        tell(f"started {done} of {total} servers: {name}")
-
     ports: Ports = "free" if free_ports else "given"
-    servers = LocalServers(described, data_dir=data_dir, ports=ports, progress=progress)
+    servers = LocalServers(
+        described,
+        data_dir=data_dir,
+        ports=ports,
+        progress=lambda name, done, total: tell(f"started {done} of {total} servers: {name}"),
+    )
     total = counted(len(servers.servers), "server")
     try:
         with _signals_interrupt():
@@ -246,8 +247,7 @@ def _config_value(
         return str(written)
     if pushed:
         assert running.config_server is not None
-        url = _url(running.config_server)
-        if url is not None:
+        if (url := _url(running.config_server)) is not None:
             return url
     same = all(
         [_place(entry) for _, entry in component.entries()]

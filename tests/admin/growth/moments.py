@@ -42,6 +42,7 @@ MOMENTS = {
     "push entries": "shard_move:push_changed",
     "attest": "shard_move:attest",
     "close to readers": "gate:change",
+    "readers left": "gate:CopyGate.wait_for_readers",
     "open": "gate:lift",
     "admit writers": f"{_SHARDS}_admit_writers",
     "take over": f"{_SHARDS}_require_takeover",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,22 @@ import pytest
 import redis
 from arranged import before_sending
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, replication, small, still_there, strays
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    replication,
+    restart_empty,
+    small,
+    still_there,
+    strays,
+)
 from moments import Killed, before, end_changes, killed_at, open_changes
 from test_looks_again import call, faces, write_by_old_entries
 
 import shardkit
-from shardkit.admin.growth import moves, pending_fences
+from shardkit.admin.growth import moves, pending_fences, start_move
 from shardkit.admin.growth.relocation import Place
-from shardkit.errors import GrowthError
+from shardkit.errors import GrowthError, MissedChangesError
 
 LEASE = "config:growth:lease"
 
@@ -180,6 +190,8 @@ def test_what_was_given_up_is_closed_by_a_login_of_its_own(fleet: Fleet, face: s
         [pending] = call(face, "apply_fences", fleet.config)
         assert not pending.applied
         assert "it refuses the users of all entries" in pending.state
+        refused = fleet.run("failover", "--guard", "0", code=1)
+        assert f"{place} is not fenced: it refuses the users" in refused.output
         other = fleet.at(1, db=3, username="app", password="its own")
         fleet.describe({"users": shards, "other": {"entry": other}})
         [done] = call(face, "apply_fences", fleet.config)
@@ -308,3 +320,136 @@ def test_clients_are_not_led_back_to_what_an_aborted_reversal_has_emptied(
         client.flushdb()
     with pytest.raises(GrowthError, match="has been emptied, perhaps in part"):
         call(face, "end_change", fleet.config, "users:1", lost=True)
+
+
+@contextmanager
+def kept_up_to_date(fleet: Fleet) -> Iterator[None]:
+    """Move a shard in another thread, which keeps the old database up to date."""
+    small(fleet)
+    options: dict[str, Any] = {"hold": PATIENT, "keep": True}
+    with ThreadPoolExecutor() as threads:
+        keeping = threads.submit(start_move, fleet.config, ["users:1"], fleet.name(1), **options)
+        assert eventually(lambda: [each.phase for each in moves(fleet.config)] == ["kept"], 30)
+        yield
+        with suppress(Killed):
+            keeping.result()
+
+
+@faces
+def test_clients_are_not_led_back_to_what_a_reversal_that_copied_again_has_emptied(
+    fleet: Fleet, face: str
+) -> None:
+    def miss() -> None:
+        raise MissedChangesError("a change was missed", "copy again")
+
+    def kill() -> None:
+        raise Killed
+
+    with (
+        kept_up_to_date(fleet),
+        before("caught up", miss),
+        before("copy all", kill, once=False),
+        pytest.raises(Killed),
+    ):
+        call(face, "reverse_move", fleet.config, "users:1", hold=PATIENT)
+    for change in open_changes(fleet.config):
+        end_changes(fleet.config, change.owner)
+    fleet.config.delete(LEASE)
+    call(face, "abort_move", fleet.config, "users:1")
+    assert still_there(fleet)
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=r"has been emptied, perhaps in part"):
+        call(face, "end_change", fleet.config, "users:1", lost=True)
+    assert fleet.masters()[1] == fleet.name(1)
+
+
+@faces
+def test_a_library_of_functions_that_is_loaded_after_a_move_is_there_after_its_reversal(
+    fleet: Fleet, face: str
+) -> None:
+    code = "#!lua name=later\nredis.register_function('later', function() return 8 end)"
+    with kept_up_to_date(fleet):
+        with fleet.servers[1].client() as client:
+            client.function_load(code)
+        call(face, "reverse_move", fleet.config, "users:1", hold=PATIENT)
+    with fleet.servers[0].client() as client:
+        assert client.fcall("later", 0) == 8
+    assert still_there(fleet)
+
+
+@faces
+def test_a_move_goes_on_after_its_own_push_was_taken_back(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at("readers left"):
+        fleet.move_shard()
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    fleet.config.delete(LEASE)
+    restart_empty(fleet.servers[1])
+    assert call(face, "resume_move", fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_replica_that_a_killed_failover_promoted_stays_a_master_when_it_is_restarted(
+    fleet: Fleet, face: str
+) -> None:
+    def kill() -> None:
+        raise Killed
+
+    fleet.replicated(1)
+    with fleet.servers[1].client() as client:
+        client.config_rewrite()  # as if it had been attached
+    fleet.servers[0].kill()
+    with before_sending(lambda _, text: "REWRITE" in text, kill), pytest.raises(Killed):
+        call(face, "fail_over", fleet.config, "users:0")
+    fleet.config.delete(LEASE)
+    call(face, "fail_over", fleet.config, "users:0")
+    fleet.servers[1].restart()
+    assert replication(fleet.servers[1])["role"] == "master"
+
+
+@faces
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"url": "redis://${NOWHERE}/1"},
+        {"host": "127.0.0.1", "port": 1, "password": "${NO_PASSWORD}"},
+        {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}},
+    ],
+)
+def test_a_master_is_fenced_though_another_component_cannot_be_reached_from_here(
+    fleet: Fleet, face: str, entry: dict[str, Any]
+) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    fleet.servers[0].restart()
+    shards = [fleet.at(1, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}, "zone": {"entry": entry}}, force=True)
+    assert [each.applied for each in call(face, "apply_fences", fleet.config, 5)] == [True]
+    assert replication(fleet.servers[0])["role"] == "slave"
+
+
+@faces
+def test_a_master_that_is_fenced_logs_in_as_the_entries_of_the_new_master_do(
+    fleet: Fleet, face: str
+) -> None:
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    fleet.servers[0].restart()
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            client.acl_setuser("app", True, passwords=["+own"], keys="*", commands=["+@all"])
+            client.acl_setuser("zone", True, passwords=["+own"], keys="*", commands=["+@all"])
+    shards = [fleet.at(1, db=db, username="app", password="own") for db in (1, 2)]
+    zone = fleet.at(2, db=3, username="zone", password="own")
+    fleet.describe({"users": {"shards": shards}, "zone": {"entry": zone}}, force=True)
+    assert [each.applied for each in call(face, "apply_fences", fleet.config, 5)] == [True]
+    with fleet.servers[0].client() as client:
+        user = client.config_get("masteruser")
+        client.config_set("masteruser", "")
+        client.config_set("masterauth", "")
+    assert user == {"masteruser": "app"}
