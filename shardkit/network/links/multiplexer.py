@@ -25,9 +25,7 @@ replaces asyncio's stream as the protocol of its transport, so that no task wait
 from __future__ import annotations
 
 import asyncio
-import io
 import math
-import re
 import time
 import weakref
 from collections import deque
@@ -68,8 +66,6 @@ MAX_REPLIES = 2 * CHUNK_REQUESTS
 LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
 MOST_LANES = 4
 READ_AGAIN_BEHIND, MOST_READ_AGAIN = 2 * 1024 * 1024, 64  # bytes of a reply; requests
-_LARGE_STRING, _DOLLAR = re.compile(rb"\$([0-9]{7,10})\r\n"), ord("$")
-_SHORT_READ = 1024  # bytes; the first of a large string are more
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
@@ -175,34 +171,6 @@ Part: TypeAlias = tuple[Any, Sequence[Chunk], ClientDatabase, int]
 """The commands for one of several databases: what their sender knows them by, and what they do."""
 
 
-class _LargeString:
-    """A reply that comes in pieces, of which hiredis would copy all at its end: others would wait.
-
-    `BytesIO` gives away what it has collected without a copy.
-    """
-
-    __slots__ = ("_collected", "_length")
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._collected = io.BytesIO()
-
-    def feed(self, data: memoryview) -> memoryview:
-        missing = self._length + 2 - self._collected.tell()
-        self._collected.write(data[:missing])
-        return data[missing:]
-
-    def value(self) -> Any:
-        """Return the string; INCOMPLETE if some of it is still to come."""
-        if self._collected.tell() < self._length + 2:
-            return INCOMPLETE
-        self._collected.seek(self._length)
-        if self._collected.read() != b"\r\n":
-            raise InvalidResponse("a string does not end where it should")
-        self._collected.truncate(self._length)
-        return self._collected.getvalue()
-
-
 class MultiplexedConnection(asyncio.BufferedProtocol):
     """One connection to one server, shared by the tasks of a loop; acquired when needed.
 
@@ -255,7 +223,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
         self._incomplete = 0  # bytes of the reply that has begun to come
-        self._string: _LargeString | None = None  # that reply
 
     def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
         """Put a request for each database in the place of one for several, which ends.
@@ -466,7 +433,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
         self._pushes = int(connection.protocol) != 2
-        self._must_close, self._selecting, self._string = False, None, None
+        self._must_close, self._selecting = False, None
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -742,14 +709,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._read_again()
         try:
             headers = self._parser.headers
-            start = 0
-            if nbytes > _SHORT_READ and self._string is None and self._bytes[0] == _DOLLAR:
-                start = self._begin_string(nbytes)
-            if self._string is None:
-                headers.feed(self._bytes, nbytes)
-            else:
-                rest = bytes(self._string.feed(self._buffer[start:nbytes]))
-                headers.feed(rest, len(rest))
+            headers.feed(self._bytes, nbytes)
             self._deliver()
             while headers.suspect and self._in_flight:
                 headers.go_on()
@@ -777,32 +737,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             else:
                 self._release()
 
-    def _begin_string(self, nbytes: int) -> int:
-        """Collect the next reply by itself if it is a large string; return where that begins."""
-        header = _LARGE_STRING.match(self._bytes, 0, nbytes)
-        if header is None or not self._in_flight or self._pushes or self._parser.has_more():
-            return 0
-        request, _, count, _ = self._in_flight[0]
-        if count > 1 or not (request.raw or not self._connection.encoder.decode_responses):
-            return 0
-        self._string = _LargeString(int(header[1]))
-        return header.end()
-
     def _deliver(self) -> None:
         """Deliver the replies received so far to the requests in flight."""
         parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
-        delivered, freed, string = 0, 0, self._string
+        delivered, freed = 0, 0
         while in_flight:
             request, size, count, last = in_flight[0]
             gets = parser.gets_raw if request.raw else parser.gets_decoded
             replies = request.replies
             missing = 0
             if count == 1 and not pushes:
-                reply = gets() if string is None else string.value()
+                reply = gets()
                 if reply is INCOMPLETE:
                     break
-                if string is not None:
-                    string = self._string = None
                 replies.append(reply)
             else:
                 missing = due = count - self._replies_to_first
