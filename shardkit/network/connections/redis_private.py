@@ -59,7 +59,7 @@ from redis.utils import str_if_bytes
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
 from shardkit.operations.reply_kinds import READING_ERRORS
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import arun_steps, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -91,7 +91,6 @@ class _Limited:
     _first_at = _pushed_at = 0.0
     _size = _pushes = 0  # bytes and pushes of one reading
     _replies: Any
-    run: Callable[[Steps[Any]], Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -116,26 +115,6 @@ class _Limited:
         self._pushed_at = self._pushed_at if self._pushes else time.monotonic()
         self._pushes += 1
         return super().handle_push_response(*args, **kwargs)  # type: ignore[misc]
-
-    @run_by_face
-    def read_response(
-        self, disable_decoding: bool = False, push_request: bool = False, **options: Any
-    ) -> Steps[Any]:
-        """Read a reply; return an error instead of one that cannot be decoded.
-
-        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
-        """
-        self._size = self._pushes = 0
-        try:
-            while True:
-                pushes, read = self._pushes, super().read_response  # type: ignore[misc]
-                reply = yield partial(read, disable_decoding, True, **options)
-                if push_request or not self._skips(pushes):
-                    return reply
-        except UnicodeDecodeError as error:
-            return undecodable(error)
-        except TypeError as error:  # a list as a map's key
-            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     def _skips(self, pushes: int) -> bool:
         """Whether what was read is a push, ``pushes`` being their number before."""
@@ -171,7 +150,24 @@ def undecodable(error: UnicodeDecodeError) -> ResponseError:
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
-    run = staticmethod(run_steps)
+    def read_response(  # type: ignore[override]  # before redis-py 8 without timeout
+        self, disable_decoding: bool = False, push_request: bool = False, **options: Any
+    ) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded.
+
+        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
+        """
+        self._size = self._pushes = 0
+        try:
+            while True:
+                pushes = self._pushes
+                reply = super().read_response(disable_decoding, True, **options)
+                if push_request or not self._skips(pushes):
+                    return reply
+        except UnicodeDecodeError as error:
+            return undecodable(error)
+        except TypeError as error:  # a list as a map's key
+            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -207,7 +203,21 @@ class LimitedParser(_Limited, _HiredisParser):
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
 
-    run = staticmethod(arun_steps)
+    async def read_response(
+        self, disable_decoding: bool = False, push_request: bool = False
+    ) -> Any:
+        """Read a reply; see the blocking parser's."""
+        self._size = self._pushes = 0
+        try:
+            while True:
+                pushes = self._pushes
+                reply = await super().read_response(disable_decoding, True)
+                if push_request or not self._skips(pushes):
+                    return reply
+        except UnicodeDecodeError as error:
+            return undecodable(error)
+        except TypeError as error:
+            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
