@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -86,36 +86,36 @@ def up(
         progress=lambda name, done, total: tell(f"started {done} of {total} servers: {name}"),
     )
     total = counted(len(servers.servers), "server")
-    try:
-        with _signals_interrupt():
-            try:
-                began = time.monotonic()
-                with output.busy(f"starting {total}") as tell:
-                    _start(servers, free_ports)
-                output.note(f"started {total} in {time.monotonic() - began:.1f} s", DIM)
-                running = servers.shard_map
-                pushed = pushes and running.config_server is not None
-                if pushed:
-                    _push(servers)
-                if written is not None:
-                    write_private(written, running.to_yaml())
-                config = _config_value(described, running, pushed, written)
-                _show(output, servers, pushed, written, config)
-                return _watch(output, servers)
-            finally:
-                with output.busy("stopping"):
-                    servers.stop()
-    except KeyboardInterrupt:
-        output.note(f"stopped {total}", DIM)
-        return 0
+    with suppress(KeyboardInterrupt), _signals_interrupt() as asked:
+        try:
+            began = time.monotonic()
+            with output.busy(f"starting {total}") as tell:
+                _start(servers, free_ports)
+            output.note(f"started {total} in {time.monotonic() - began:.1f} s", DIM)
+            running = servers.shard_map
+            pushed = pushes and running.config_server is not None
+            if pushed:
+                _push(servers)
+            if written is not None:
+                write_private(written, running.to_yaml())
+            config = _config_value(described, running, pushed, written)
+            _show(output, servers, pushed, written, config)
+            _watch(output, servers, asked)
+        finally:
+            with output.busy("stopping"):
+                servers.stop()
+    output.note(f"stopped {total}", DIM)
+    return 0
 
 
 @contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP (a closed terminal) like Ctrl-C."""
+def _signals_interrupt() -> Iterator[list[int]]:
+    """Treat SIGTERM and SIGHUP (a closed terminal) like Ctrl-C; yield a list of those that came."""
+    asked: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        asked.append(number)
+        raise KeyboardInterrupt  # which is lost if it comes in a finalizer
 
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -123,7 +123,7 @@ def _signals_interrupt() -> Iterator[None]:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 before[number] = signal.signal(number, interrupt)
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -183,12 +183,11 @@ def _hold_data(servers: LocalServers) -> bool:
     return False
 
 
-def _watch(output: Output, servers: LocalServers) -> int:
+def _watch(output: Output, servers: LocalServers, asked: list[int]) -> None:
     """Wait for the signal to stop; report servers that end by themselves."""
     alive = list(servers.servers)
-    wait = threading.Event()
-    while alive:
-        wait.wait(_CHECK_INTERVAL)
+    while alive and not asked:
+        time.sleep(_CHECK_INTERVAL)
         for server in [server for server in alive if not server.running]:
             alive.remove(server)
             output.note(
@@ -196,7 +195,8 @@ def _watch(output: Output, servers: LocalServers) -> int:
                 "run the command again",
                 BAD,
             )
-    raise LocalServerError("every server has ended", "see their logs, with --data-dir")
+    if not asked:
+        raise LocalServerError("every server has ended", "see their logs, with --data-dir")
 
 
 def _show(
