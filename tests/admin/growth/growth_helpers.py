@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -99,6 +102,19 @@ class Fleet:
         """What a move would do, and what prevents it."""
         what = ["users:1"] if of_shards else self.name(0)
         return plan_move(self.config, what, self.name(1))
+
+    def kill_command(self, chance: random.Random, *words: str) -> None:
+        """Run a command in a process that is killed at a random moment."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shardkit", *words],
+            env={**os.environ, "SHARDKIT_CONFIG": self.url},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(0.4 + 2 * chance.random())
+        process.kill()
+        process.wait()
+        self.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
 
     def run(self, *words: str, code: int = 0) -> Result:
         """Run a command of shardkit, which ends with this code."""

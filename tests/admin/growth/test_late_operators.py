@@ -108,16 +108,21 @@ def test_a_move_does_not_fill_what_entries_have_come_to_name(fleet: Fleet, face:
     assert still_there(fleet)
 
 
-@faces
-def test_a_master_that_is_back_before_the_push_of_a_killed_failover_keeps_its_writes(
-    fleet: Fleet, face: str
-) -> None:
+def kill_failover(fleet: Fleet, face: str) -> None:
+    """Kill a failover after a crash before its push; then the old master comes back."""
     fleet.replicated(1)
     fleet.servers[0].kill()
     with killed_at("failover: push entries"):
         call(face, "fail_over", fleet.config, "users:0")
     fleet.config.delete(LEASE)
     fleet.servers[0].restart()
+
+
+@faces
+def test_a_master_that_is_back_before_the_push_of_a_killed_failover_keeps_its_writes(
+    fleet: Fleet, face: str
+) -> None:
+    kill_failover(fleet, face)
     with shardkit.connect(fleet.url) as kit:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
     with pytest.raises(GrowthError, match="is back and takes writes, though a failover"):
@@ -131,12 +136,7 @@ def test_a_master_that_is_back_before_the_push_of_a_killed_failover_keeps_its_wr
 
 @faces
 def test_what_a_killed_failover_has_promoted_takes_over_by_force(fleet: Fleet, face: str) -> None:
-    fleet.replicated(1)
-    fleet.servers[0].kill()
-    with killed_at("failover: push entries"):
-        call(face, "fail_over", fleet.config, "users:0")
-    fleet.config.delete(LEASE)
-    fleet.servers[0].restart()
+    kill_failover(fleet, face)
     with fleet.servers[0].client(db=1) as client:
         client.set("late", 1)
     call(face, "fail_over", fleet.config, "users:0", force=True)

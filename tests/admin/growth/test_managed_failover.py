@@ -10,9 +10,6 @@ import json
 import logging
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -571,7 +568,6 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
     chance = random.Random(seed("KILLS"))
     # A busy master that Sentinels take for dead would lose what its replica had not got yet.
     with under_sentinels(down_after=60) as (fleet, watched):
-        environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
         with writing(fleet) as writers:
             for turn in range(KILLS):
                 replicas = [
@@ -580,16 +576,7 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
                     if replication(server)["role"] == "slave"
                 ]
                 preferred = ["--to", *replicas[:1]] if replicas and turn % 2 else []
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "shardkit", "failover", "users:0", *preferred],
-                    env=environment,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-                time.sleep(0.4 + 2 * chance.random())
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+                fleet.kill_command(chance, "failover", "users:0", *preferred)
             wait_until_replicated(watched)
             assert fail_over(fleet.config, "users:0").planned
         check_nothing_lost(fleet, writers)

@@ -461,18 +461,8 @@ def seeded() -> random.Random:
 
 def killed_at_random(fleet: Fleet, chance: random.Random, command: Callable[[], list[str]]) -> None:
     """Run commands that are killed at random moments."""
-    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
     for _ in range(KILLS):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "shardkit", *command(), "--hold", str(PATIENT)],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        time.sleep(0.4 + 2 * chance.random())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+        fleet.kill_command(chance, *command(), "--hold", str(PATIENT))
 
 
 # A mover that is killed just when it has decided, or has closed a cluster, leaves the data closed
