@@ -187,7 +187,7 @@ class Chats(Tagged[Face]):
     def members(self, chat: str) -> Stream[ChatMember]:
         """Iterate over a chat's members, in no order. Cost: three exchanges for 1,000 members.
 
-        They come again if their server changes in the meantime.
+        Members may come again if the server of the chat changes.
         """
         messages, members, state, *_ = self._keys(chat)
         existence = (self._at(key, "EXISTS", key) for key in (state, members))

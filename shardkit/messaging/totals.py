@@ -220,7 +220,7 @@ class Totals(Structure[Face]):
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
         """Iterate over all members and their totals, in no order. Cost: one exchange for 1,000.
 
-        They come again if their server changes in the meantime.
+        Members may come again if the server of the totals changes.
         """
         key = self._of(group, kind)
         yield from scanned(self.component, key, partial(self._page, group, kind))

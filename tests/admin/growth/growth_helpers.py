@@ -111,7 +111,7 @@ class Fleet:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(0.4 + 2 * chance.random())
+        time.sleep(0.4 + 2 * chance.random())  # the moment at which it is killed
         process.kill()
         process.wait()
         self.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
