@@ -76,6 +76,8 @@ MOST_BALANCE = 2**62
 LOGS = 16
 GRACE = 10.0
 MOST_LEGS = 100
+IDS_AT_ONCE = 1000
+MOST_CHANGES = 2000  # some milliseconds for a server
 ROUNDS = 50
 ATTEMPTS = 100
 LONGEST_PAUSE = 0.02
@@ -170,8 +172,8 @@ class Transfers(Structure[Face]):
         """Carry out a transfer, all of its legs or none. Its changes must add up to 0.
 
         Raises:
-            InvalidArgumentError: an account comes twice, an amount is no integer or too large, or
-                the changes of an asset do not add up to 0.
+            InvalidArgumentError: an account comes twice, an amount is no integer or too large, the
+                changes of an asset do not add up to 0, or all legs have more than 2,000 of them.
             ShardErrors: a server failed. `recover` will finish or undo the transfer, whose id is in
                 the error's ``ids``; read the accounts to see which.
 
@@ -199,6 +201,12 @@ class Transfers(Structure[Face]):
                 f"{self.name}: a transfer has {counted(len(legs), 'leg')} for "
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
+            )
+        size = sum(len(leg.changes) + len(leg.require) + len(leg.set) for leg in legs)
+        if size > MOST_CHANGES:
+            raise InvalidArgumentError(
+                f"{self.name}: a transfer of {size:,} changes and fields",
+                f"give at most {MOST_CHANGES:,} in all legs",
             )
         id_ = yield from self._issue_together(texts)
         if isinstance(id_, TransferResult):
@@ -410,12 +418,16 @@ class Transfers(Structure[Face]):
         if not ids:
             return 0
         unlogged = yield from self._undo_unlogged(account, ids)
-        logs = sorted({_log_of(id_) for id_ in ids})
+        by_log: dict[int, list[str]] = {}
+        for id_ in ids:
+            by_log.setdefault(_log_of(id_), []).append(id_)
         least = round(self.grace * MICROSECONDS)
-        listed = yield [self._log_call(n, "old", least, 0) for n in logs]
-        old = {id_.decode(errors="replace") for page in listed for id_ in page} & set(ids)
-        for id_ in sorted(old):
-            yield from self._recover(id_)
+        listed = yield [
+            self._log_call(n, "old", least, 0, *some[:IDS_AT_ONCE]) for n, some in by_log.items()
+        ]
+        old = [id_ for page in listed for id_ in page]
+        for id_ in old:
+            yield from self._recover(id_.decode(errors="replace"))
         return unlogged + len(old)
 
     def _leg_text(self, leg: Leg) -> str:

@@ -63,7 +63,8 @@ class Market(Structure[Face]):
         """Give a user money and items from outside.
 
         Raises:
-            InvalidArgumentError: the amount is not an integer, or negative.
+            InvalidArgumentError: the amount is not an integer, or negative; or there are 2,000
+                items or more.
 
         Cost: one exchange.
         """

@@ -41,7 +41,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +58,16 @@ from shardkit.errors import (
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.tagged import Tagged, seconds_until
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Call, Columns, Command, CommandList, Pause, Replies, Reply
+from shardkit.operations.commands import (
+    Call,
+    Columns,
+    Command,
+    CommandList,
+    Pause,
+    Replies,
+    Reply,
+    Transaction,
+)
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -289,7 +297,7 @@ class Files(Tagged[Face]):
         [state] = yield [self._check(channel)]
         self._require(channel, state[0])
         names, stored, failed = yield from self._records(keys[1], keys[2], keys[8])
-        limit, size, closed, readers, unfinished, _ = state
+        limit, size, closed, readers, unfinished, *_ = state
         readers = [self._text(keys[0], "readers", name) for name in readers]
         by_number = {number: name for name, number in names.items()}
         files: list[FileStatus] = []
@@ -322,13 +330,13 @@ class Files(Tagged[Face]):
 
         Concurrent readers and publishers get errors, and may leave chunks behind.
 
-        Cost: four exchanges, and two for each file that not all readers have finished, or more for
-        more than 1,000 chunks.
+        Cost: five exchanges, and one for 1,000 chunks.
         """
         keys = self._keys(channel)
         yield from of_this_format(self.component, keys[0])
         state, stored = yield from self._records(keys[0], keys[2])
         chunk = whole_or_0(state.get("chunk")) or 1
+        ranges, doubtful = [], []
         for name in stored:
             if _NAME.fullmatch(name):
                 number = int(name.partition(":")[0])
@@ -336,14 +344,21 @@ class Files(Tagged[Face]):
                     whole_or_0(stored.get(f"{number}:{field}"))
                     for field in ("freed", "chunks", "size")
                 )
-                # Including chunks that a publisher may be storing.
                 fewest, most = sorted((chunks, -(-size // chunk)))
-                yield from self._unlink(channel, number, freed, fewest + _MOST_CHUNKS, most)
+                end = fewest + _MOST_CHUNKS  # including chunks that a publisher may be storing
+                ranges.append((number, freed, end))
+                doubtful += [(number, end, most)] if end < most else []
         [garbage] = yield [self._at(keys[7], "ZRANGE", keys[7], 0, -1)]
         for entry in filter(_RANGE.fullmatch, garbage):
             number, first, end = map(int, entry.split(b":"))
             most = first + whole_or_0(state.get("limit")) // chunk + _MOST_CHUNKS
-            yield from self._unlink(channel, number, first, min(end, most))
+            ranges.append((number, first, min(end, most)))
+        yield from self._unlink(channel, ranges)
+        for number, first, end in doubtful:  # as long as there are any
+            for page in pages(range(first, end), 100):
+                chunk_keys = [self._chunk_key(channel, number, n) for n in page]
+                if not any((yield Columns(self.component, "UNLINK", chunk_keys, idempotent=True))):
+                    break
         yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(state)
 
@@ -774,8 +789,8 @@ class Files(Tagged[Face]):
                 "leave it to that process",
             )
         if reply[0] == -2:
-            end = upload.chunks + upload.stored
-            yield from self._unlink(upload.channel, upload.number, upload.chunks, end)
+            chunks = upload.number, upload.chunks, upload.chunks + upload.stored
+            yield from self._unlink(upload.channel, [chunks])
             raise FileStalledError(
                 f"{self.name}: all readers gave up {shown(upload.name)}, or the channel is deleted",
                 "see status(), and publish the file again under another name",
@@ -951,20 +966,20 @@ class Files(Tagged[Face]):
 
     def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:
         """Remove chunks that all readers are past, and report their removal."""
-        for entry in garbage:
-            yield from self._unlink(channel, *map(int, entry.split(b":")))
         if garbage:
+            ranges = [tuple(map(int, entry.split(b":"))) for entry in garbage]
+            yield from self._unlink(channel, ranges)
             yield [self._call("freed", channel, *garbage, idempotent=True)]
 
-    def _unlink(
-        self, channel: str, number: int, first: int, end: int, further: int = 0
-    ) -> Operation[None]:
-        """Remove chunks up to ``end``, and up to ``further`` as long as there are any."""
-        for page in chain(pages(range(first, end), 1000), pages(range(end, further), 100)):
-            keys = [self._chunk_key(channel, number, chunk) for chunk in page]
-            removed = yield Columns(self.component, "UNLINK", keys, idempotent=True)
-            if page[0] >= end and not any(removed):
-                return
+    def _unlink(self, channel: str, ranges: Iterable[tuple[int, ...]]) -> Operation[None]:
+        """Remove chunks of files, each given by its number, the first chunk and their end."""
+        keys = (
+            self._chunk_key(channel, number, chunk)
+            for number, first, end in ranges
+            for chunk in range(first, end)
+        )
+        for page in pages(keys, 1000):
+            yield Columns(self.component, "UNLINK", page, idempotent=True)
 
     def _check(self, channel: str, first: int = MOST_STORED, *numbers: int) -> Command:
         now = self._clock.script_microseconds()
@@ -1031,11 +1046,15 @@ class Files(Tagged[Face]):
         ]
 
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
+        [before] = yield [self._check(channel)]
         files = yield from self._stored_files(keys)
         [positions] = yield from self._records(keys[3])
         done = [field for field, text in positions.items() if text == "done"]
         finished = Counter(field.partition(":")[2] for field in done)
-        for reader, count in (yield from self._readers(channel)):
+        [state] = yield [self._check(channel)]
+        unchanged = state[3:6] == before[3:6]  # no file came or was finished in between
+        for name, count in zip(*state[3:5], strict=True) if unchanged else ():
+            reader = name.decode(errors="replace")
             if count != (left := len(files) - finished[reader]):
                 raise damage(self.component, keys[0], f"open:{reader}={count}", f"{left}")
 
@@ -1065,12 +1084,14 @@ class Files(Tagged[Face]):
     def _check_progress(self, keys: Sequence[str], number: int, reader: str) -> Operation[None]:
         """Check that a reader continues within a file, and that the file is to be read."""
         field, entry = f"{number}:{reader}", f"{reader}:{number:016}"
-        [position, to_do, leased, [chunks, size]] = yield [
+        reads = (
             self._at(keys[3], "HGET", keys[3], field),
             self._at(keys[4], "ZSCORE", keys[4], entry),
             self._at(keys[5], "ZSCORE", keys[5], entry),
             self._at(keys[2], "HMGET", keys[2], f"{number}:chunks", f"{number}:size"),
-        ]
+        )
+        transaction = Transaction(self.component, keys[3], reads)
+        [[position, to_do, leased, [chunks, size]]] = yield [transaction]
         if position == b"done" or not chunks:
             return
         self._position(keys[3], field, position or b"", int(size or 0))
@@ -1087,6 +1108,8 @@ class Files(Tagged[Face]):
             self._at(key, "HMGET", key, *names),
             self._at(keys[0], "HGET", keys[0], "chunk"),
         ]
+        if name is None and not any(texts):
+            return  # all readers have finished it since
         self._text(key, names[3], name)
         chunks, size, freed = map(whole_or_0, texts)
         chunk = whole_or_0(text)

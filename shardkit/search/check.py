@@ -58,13 +58,11 @@ def check_parts(
         if (yield from raised_twice(state_of, part, repair=AGAIN)):
             continue
         yield from confirmed(_check_lexicon, part)
-        number = 0
-        while True:
-            arguments = (parts.schema.columns, number, _WORDS_PER_CALL)
+        number, place = 0, 1
+        while place:
+            arguments = (parts.schema.columns, number, place, _WORDS_PER_CALL)
             call = part.call("search/check_documents", arguments)
-            [number] = yield from _run_check(call, [0])
-            if not number:
-                break
+            [number, place] = yield from _run_check(call, [0, 0])
         chunk = word = 0
         while chunk >= 0:
             call = part.call("search/check_postings", (chunk, word, _POSTINGS_PER_CALL))

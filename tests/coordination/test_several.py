@@ -454,6 +454,20 @@ def test_what_is_stored_of_an_account_is_checked(
         bank.read("a")
 
 
+def test_a_dead_transfer_behind_many_that_fail_is_undone_for_the_next(
+    face: Face, kit: ShardKit
+) -> None:
+    bank = face.kit.transfers("bank", component="many", grace=0.01)
+    assert face.run(bank.issue(Leg("a", {"gold": 1})))
+    assert Exchanges(face, bank.deferred.transfer(*move("a", "b", 1))).stop_after(2)
+    for key in [f"bank:log:{{{number}}}" for number in range(16)]:
+        client, ids = holder(kit, "many", key), [f"old{n}" for n in range(100)]
+        client.hset(key, mapping=dict.fromkeys(ids, 'pending ["z"]'))
+        client.zadd(f"{key}:times", dict.fromkeys(ids, 1))
+    assert eventually(lambda: face.run(bank.transfer(*move("a", "c", 1))).done)
+    assert face.run(bank.total(["a", "b", "c"])) == {"gold": 1}
+
+
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_an_account_that_another_transfer_changes_for_long_is_busy(
     face: Face, kit: ShardKit, component: str, lower: Any

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -100,6 +101,30 @@ def test_a_status_is_read_while_readers_finish_files(face: Face, lower: Any) -> 
     assert 0 < len(status.files) < 400
     assert all(file.name == str(file.number - 1) for file in status.files)
     assert {file.size for file in status.files} == {5}
+
+
+def test_a_channel_is_checked_while_files_come_and_go_and_deleted_in_few_exchanges(
+    face: Face,
+) -> None:
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    names = map(str, count())
+    for _ in range(30):
+        publish(face, files, b"line\n", next(names))
+
+    def come_and_go(_: Any) -> None:
+        publish(face, files, b"line\n", next(names))
+        file = face.run(files.take("logs", "x"))
+        assert face.list(files.lines(file)) == [b"line"]
+        face.run(files.done(file))
+
+    check = Exchanges(face, files.deferred.check("logs"))
+    check.end(come_and_go)
+    assert check.values == []
+    assert len(face.run(files.status("logs")).files) == 30
+    exchanges: list[Any] = []
+    assert Exchanges(face, files.deferred.delete("logs")).end(exchanges.append)
+    assert len(exchanges) == 6  # not some for each file
 
 
 def _all(face: Face, files: Any, reader: str) -> Any:

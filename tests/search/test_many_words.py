@@ -56,6 +56,18 @@ def sound(index: Any) -> bool:
     return list(index.check()) == []
 
 
+def test_a_long_document_is_checked_some_words_at_a_time(face: Face, kit: ShardKit) -> None:
+    index = face.kit.search("s", component="one", parts=1)
+    face.run(index.index("long", " ".join(f"w{n}" for n in range(4_000))))
+    calls: list[Any] = []
+    check = Exchanges(face, index.deferred.check())
+    check.end(lambda step: calls.append(sends(step, "search/check_documents")))
+    assert (check.values, sum(calls)) == ([], 5)
+    client: Any = kit.client("one")
+    client.delete("{s:0}:r:0:30")
+    assert "{s:0}:r:0:30" in {damage.key for damage in face.list(index.check())}
+
+
 CHANGES: dict[str, tuple[list[str], Callable[[Any], Any], list[str]]] = {
     "added": ([], lambda index: index.deferred.index("long", " ".join(NEW), {"votes": 2}), NEW),
     "replaced": (

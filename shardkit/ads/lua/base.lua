@@ -51,10 +51,18 @@ local function read_counts(id)
   return counts
 end
 
--- Count an event for an ad, some of its words, and its type; return the ad's new count.
+-- Count an event for an ad, some of its words, and its type; return the ad's new count. Of an ad
+-- with many counts no further words are counted: each call that estimates it reads them all.
+local MOST_WORDS_COUNTED = 500
+local FIELDS_AT_ONCE = 500 -- of counts, beside those of the last ad
 local function count(ad, what, words)
   local key = counts_key(ad.id)
-  for _, word in ipairs(words) do call('HINCRBY', key, what .. ':' .. word, '1') end
+  local full = call('HLEN', key) >= MOST_WORDS_COUNTED
+  for _, word in ipairs(words) do
+    if not full or call('HEXISTS', key, 'v:' .. word) == 1 then
+      call('HINCRBY', key, what .. ':' .. word, '1')
+    end
+  end
   call('HINCRBY', types_key(), ad.type .. ':' .. what, '1')
   call('HSET', key, 'number', int(ad.number))
   return call('HINCRBY', key, what, '1')

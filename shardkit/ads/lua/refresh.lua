@@ -1,11 +1,11 @@
 -- After ads were replaced or removed, drop the counts of their former words, and estimate them.
 -- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  and on: the ads' ids
--- Reply    how many of them exist
+-- Reply    {how many of them exist, how many were done}; the rest is to be sent again
 --@include search/base
 --@include ads/base
-local existing = 0
-for i = 2, #ARGV do
+local existing, left, i = 0, FIELDS_AT_ONCE, 2
+while ARGV[i] and left > 0 do
   local id = ARGV[i]
   local ad, counts = read_ad(id), read_counts(id)
   if ad then existing = existing + 1 end
@@ -13,13 +13,15 @@ for i = 2, #ARGV do
     local chunk, place = floor(counts.number / CHUNK), counts.number % CHUNK
     for field in pairs(counts) do
       local word = sub(field, 2, 2) == ':' and sub(field, 3)
+      left = left - 1
       if word then
-        call('HDEL', bonuses_key(chunk, id_of(word)), int(place))
+        if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end -- v
         if ad and not has_word(ad, word) then call('HDEL', counts_key(id), field) end
       end
     end
     if ad then call('HSET', counts_key(id), 'number', int(ad.number)) end
     if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
   end
+  i = i + 1
 end
-return existing
+return {existing, i - 2}

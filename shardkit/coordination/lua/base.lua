@@ -88,7 +88,7 @@ end
 local function restore(now)
   local known = redis.call('HLEN', KEYS[3])
   if known == redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[4]) then return end
-  for _, id in ipairs(redis.call('HRANDFIELD', KEYS[3], 5 * AT_ONCE)) do
+  for _, id in ipairs(redis.call('HRANDFIELD', KEYS[3], AT_ONCE)) do
     if not redis.call('ZSCORE', KEYS[2], id) and not redis.call('ZSCORE', KEYS[4], id) then
       local e = entry(id)
       if e.since > 0 then
@@ -103,7 +103,7 @@ end
 
 -- Remove the holds that have ended.
 local function expire(now)
-  for _ = 1, 11 do
+  for _ = 1, 5 do
     local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', digits(now), 'LIMIT', 0, AT_ONCE)
     if #ended == 0 then return end
     redis.call('ZREM', KEYS[2], unpack(ended))
@@ -117,7 +117,9 @@ local BOTH, NONE = 'xs', ''
 local function room(limit)
   local held = redis.call('ZCARD', KEYS[2])
   if held == 0 then return BOTH end
-  if limit > 0 and held >= limit then return NONE end
+  -- Holders whose ends are lost count before `restore` comes to them.
+  local known = redis.call('HLEN', KEYS[3]) - redis.call('ZCARD', KEYS[4])
+  if limit > 0 and math.max(held, known) >= limit then return NONE end
   if held == 1 then
     local only = entry(redis.call('ZRANGE', KEYS[2], 0, 0)[1])
     if only and only.mode == 'x' then return NONE end
@@ -158,7 +160,7 @@ local function grant_waiters(now, own)
   local limit, latest = limit_and_token()
   if limit ~= 1 then expire(now) end  -- others than the one that just ended
   local free, got = room(limit), nil
-  for _ = 1, AT_ONCE do
+  for _ = 1, AT_ONCE / 2 do
     if not id or free == NONE then break end
     local e = entry(id)
     local gone = not e or (id ~= own and e.deadline <= now)

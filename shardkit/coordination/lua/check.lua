@@ -18,7 +18,7 @@ local found = damages(function(read) read() end, {
 })
 if #found == 0 then
   local strays = {}
-  for _, id in ipairs(first == 0 and redis.call('HRANDFIELD', KEYS[3], 5 * AT_ONCE) or {}) do
+  for _, id in ipairs(first == 0 and redis.call('HRANDFIELD', KEYS[3], AT_ONCE) or {}) do
     local known = redis.call('ZSCORE', KEYS[2], id) or redis.call('ZSCORE', KEYS[4], id)
     if not known then strays[#strays + 1] = id end
   end

@@ -4,7 +4,8 @@
 -- ARGV[1]  begin; commit, if it is pending; abort, likewise; forget; read; or old
 -- ARGV[2]  the id; for old the least age in microseconds
 -- ARGV[3]  the legs, for begin; for old how many of the oldest to leave out
--- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
+-- ARGV[4]  and on: for old, of which ids to tell which are old; none for all
+-- Reply    the record as it is now, or an empty string; for old a list of ids, of all at most 100
 --@include structures/base/damage
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -12,7 +13,9 @@ if ARGV[1] == 'old' then
   -- Those of which it is not known when they began, or later than now, began now at the latest.
   local after = string.format('(%.0f', now)
   local later = redis.call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'LIMIT', 0, 100)
-  if redis.call('HLEN', KEYS[1]) > redis.call('ZCARD', KEYS[2]) then
+  if ARGV[4] then
+    later = {unpack(ARGV, 4)}
+  elseif redis.call('HLEN', KEYS[1]) > redis.call('ZCARD', KEYS[2]) then
     later = redis.call('HRANDFIELD', KEYS[1], 1000)
   end
   for _, id in ipairs(later) do
@@ -21,12 +24,13 @@ if ARGV[1] == 'old' then
   end
   local latest = string.format('%.0f', now - tonumber(ARGV[2]))
   local found = {}
-  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)
+  local due = ARGV[4] and later
+    or redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)
   for _, id in ipairs(due) do
-    if redis.call('HEXISTS', KEYS[1], id) == 1 then
-      found[#found + 1] = id
-    else
+    if redis.call('HEXISTS', KEYS[1], id) == 0 then
       redis.call('ZREM', KEYS[2], id)
+    elseif tonumber(redis.call('ZSCORE', KEYS[2], id)) <= tonumber(latest) then
+      found[#found + 1] = id
     end
   end
   return found

@@ -50,6 +50,12 @@ local function field(n, name)
   return digits(n) .. ':' .. name
 end
 
+local function fields_of(n)
+  local names = {field(n, 'name'), field(n, 'left'), field(n, 'claim')}
+  for name in pairs(OF_FILE) do names[#names + 1] = field(n, name) end
+  return names
+end
+
 local function number_of(n, name)
   return count_of(FILES, field(n, name), unpack(OF_FILE[name]))
 end
@@ -119,8 +125,7 @@ local function free(n, left)
     else
       release_bytes(reserved)
     end
-    for _, name in ipairs({'name', 'chunks', 'size', 'done', 'freed', 'left', 'reserved', 'claim',
-      'until'}) do redis.call('HDEL', FILES, field(n, name)) end
+    redis.call('HDEL', FILES, unpack(fields_of(n)))
     for _, reader in ipairs(readers()) do redis.call('HDEL', POSITIONS, field(n, reader)) end
   end
 end

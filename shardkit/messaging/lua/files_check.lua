@@ -5,7 +5,8 @@
 -- ARGV[3]  the last one
 -- ARGV[4]  and on: the files' numbers
 -- Reply    {the most bytes that it holds, those that it holds, 1 if it is closed, its readers,
---          how many files each has not finished, what is damaged}; {-1} if there is no such channel
+--          how many files each has not finished, the latest file's number, what is damaged}; {-1}
+--          if there is no such channel
 --@reads
 --@include messaging/files_base
 if not exists() then return {-1} end
@@ -13,6 +14,9 @@ local now, names, open = clock(ARGV[1]), readers(), {}
 for n, reader in ipairs(names) do open[n] = open_of(reader) end
 
 local function check_file(n)
+  local known = false
+  for _, text in ipairs(redis.call('HMGET', FILES, unpack(fields_of(n)))) do known = known or text end
+  if not known then return end  -- all readers have finished it since
   for name in pairs(OF_FILE) do number_of(n, name) end
   check_size(n)
   local name = redis.call('HGET', FILES, field(n, 'name')) or ''
@@ -51,4 +55,5 @@ for list, check in pairs({
   local page = redis.call('ZRANGE', list, ARGV[2], ARGV[3])
   for _, problem in ipairs(damages(check, page)) do found[#found + 1] = problem end
 end
-return {state_of('limit'), state_of('held'), state_of('closed'), names, open, found}
+return {state_of('limit'), state_of('held'), state_of('closed'), names, open, state_of('last'),
+  found}

@@ -9,8 +9,8 @@ local q, now, added = queue(1), clock(ARGV[1]), 0
 local left = LONGEST_SEARCH
 
 -- True, too, for a task that a lost key has stranded.
-local function is_new(id, task)
-  if redis.call('HSETNX', q.tasks, id, task) == 1 or redis.call('ZREM', q.dead, id) == 1 then
+local function is_new(id)
+  if redis.call('HEXISTS', q.tasks, id) == 0 or redis.call('ZREM', q.dead, id) == 1 then
     return true
   end
   if is_elsewhere(q, id) or not has_lost(q) then return false end
@@ -29,7 +29,7 @@ for i = 2, #ARGV, 3 do
     count(q, 'enqueued', added)
     return {(i - 2) / 3, added}
   end
-  if is_new(id, task) then
+  if is_new(id) then
     redis.call('HSET', q.tasks, id, dated(task))
     forget_attempts(q, id)
     if delay > 0 then

@@ -2,11 +2,12 @@
 -- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  the number to begin at
--- ARGV[4]  how many words of documents to check, at most; one document more
--- Reply    {where to continue, 0 if nothing is left; {key, found, expected}, …}
+-- ARGV[4]  where in the words of its document
+-- ARGV[5]  how many words of documents to check; about a thousand more
+-- Reply    {number, place, {key, found, expected}, …}: where to continue, 0 if nothing is left
 --@include search/base
 local state = read_state()
-local number, left = tonumber(ARGV[3]), tonumber(ARGV[4])
+local number, from, left = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local notes, noted = {}, {}
 
 local function note(key, found, expected)
@@ -56,7 +57,8 @@ local function check_columns(at, id)
   end
 end
 
-local function check_document(at, id)
+-- Return where to continue in its words; nil if nothing is left.
+local function check_document(at, id, from)
   local key = document_key(id)
   local head = redis.pcall('GETRANGE', key, '0', '11')
   if type(head) == 'table' then
@@ -70,7 +72,8 @@ local function check_document(at, id)
   end
   check_columns(at, id)
   local words, seen = call('GETRANGE', key, '12', int(11 + size)), {}
-  for start = 1, size, 3000 do
+  for start = from, size, 3000 do
+    if left <= 0 then return start end
     local bytes = {byte(words, start, math.min(start + 2999, size))}
     for k = 1, #bytes, 3 do
       local word = bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]
@@ -123,7 +126,8 @@ while number < state.next and left > 0 do
   elseif marked and not id then
     note(ids_key(number), 'nothing at ' .. int(number % 128), 'an id')
   end
-  if id then check_document(number, id) end
+  from = id and check_document(number, id, from) or 1
+  if from > 1 then break end
   left = left - 1
   number = number + 1
 end
@@ -136,4 +140,5 @@ for _, one in ipairs(several) do
     end
   end
 end
-return {number < state.next and number or 0, unpack(notes)}
+if number >= state.next then number, from = 0, 0 end
+return {number, from, unpack(notes)}
