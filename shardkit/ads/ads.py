@@ -321,7 +321,7 @@ class Ads(DocumentStructure[Face]):
             partial(recovered_ad, schema),
             names_words=lambda _: True,
             after=_refresh,
-            after_rebuilt=lambda part, ids: part.call("ads/renumber", ids, write=True),
+            after_rebuilt=partial(_refresh, rebuilt=True),
             clear_first="ads/clear",
         )
         super().__init__(driver, IndexParts(component, schema, parameters, form))
@@ -562,8 +562,8 @@ class Ads(DocumentStructure[Face]):
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
 
 
-def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:
-    return part.call("ads/refresh", ids)
+def _refresh(part: IndexPart, ids: Sequence[str], rebuilt: bool = False) -> Command:
+    return part.call("ads/refresh", [int(rebuilt), *ids], write=rebuilt)
 
 
 _WORDS_AT_ONCE = 1_000

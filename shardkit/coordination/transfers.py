@@ -76,7 +76,6 @@ MOST_BALANCE = 2**62
 LOGS = 16
 GRACE = 10.0
 MOST_LEGS = 100
-IDS_AT_ONCE = 1000
 MOST_CHANGES = 2000  # some milliseconds for a server
 ROUNDS = 50
 ATTEMPTS = 100
@@ -165,6 +164,7 @@ class Transfers(Structure[Face]):
         check_name(name)
         super().__init__(driver, component, check_tag("transfers", "name", name))
         self.grace = check_seconds(name, "grace", grace, 0.01, 86_400)
+        self._least_age = round(self.grace * MICROSECONDS)
         self._clock = clock or ServerClock()
 
     @operation
@@ -296,7 +296,6 @@ class Transfers(Structure[Face]):
 
         Cost: one exchange with each shard of the log, and three for each transfer that is old.
         """
-        least = round(self.grace * MICROSECONDS)
         for name in accounts:
             check_tag(self.name, "account", name)
         finished = undone = 0
@@ -304,12 +303,16 @@ class Transfers(Structure[Face]):
         left = [0] * LOGS  # by log, those that failed: the next page begins behind them
         more = True
         while more:
-            replies = yield Partial(self._log_call(n, "old", least, left[n]) for n in range(LOGS))
+            replies = yield Partial(
+                self._log_call(n, "old", self._least_age, left[n]) for n in range(LOGS)
+            )
             pages = [page if type(page) is list else [] for page in replies]
             more = any(len(page) == 100 for page in pages)
             for n, id_ in [(n, id_) for n, page in enumerate(pages) for id_ in page]:
                 try:
-                    outcome = yield from self._recover(id_.decode(errors="replace"))
+                    id_ = id_.decode(errors="replace")
+                    [record] = yield [self._log("abort", id_)]
+                    outcome = yield from self._settle(id_, record)
                 except (ShardErrors, DamagedDataError) as error:
                     failed = error
                     left[n] += 1
@@ -393,10 +396,9 @@ class Transfers(Structure[Face]):
         ]
         yield [self._log("forget", id_)]
 
-    def _recover(self, id_: str) -> Operation[bool | None]:
-        """Finish or undo a transfer; return whether it was committed, None if it is gone."""
-        [record] = yield [self._log("abort", id_)]
-        if not record:
+    def _settle(self, id_: str, record: bytes) -> Operation[bool | None]:
+        """Finish or undo a transfer unless it is pending or gone; return whether it committed."""
+        if not record or record.startswith(b"pending "):
             return None
         accounts, committed = self._accounts_in(id_, record), _is_committed(record)
         yield from self._resolve(id_, accounts, committed)
@@ -417,18 +419,11 @@ class Transfers(Structure[Face]):
         """Finish or undo an account's old transfers in flight; return how many."""
         if not ids:
             return 0
-        unlogged = yield from self._undo_unlogged(account, ids)
-        by_log: dict[int, list[str]] = {}
-        for id_ in ids:
-            by_log.setdefault(_log_of(id_), []).append(id_)
-        least = round(self.grace * MICROSECONDS)
-        listed = yield [
-            self._log_call(n, "old", least, 0, *some[:IDS_AT_ONCE]) for n, some in by_log.items()
-        ]
-        old = [id_ for page in listed for id_ in page]
-        for id_ in old:
-            yield from self._recover(id_.decode(errors="replace"))
-        return unlogged + len(old)
+        recovered = yield from self._undo_unlogged(account, ids)
+        records = yield [self._log("abort", id_, str(self._least_age)) for id_ in ids]
+        for id_, record in zip(ids, records, strict=True):
+            recovered += (yield from self._settle(id_, record)) is not None
+        return recovered
 
     def _leg_text(self, leg: Leg) -> str:
         check_tag(self.name, "account", leg.account)

@@ -1,18 +1,21 @@
 -- After ads were replaced or removed, drop the counts of their former words, and estimate them.
 -- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
--- ARGV[2]  and on: the ads' ids
+-- ARGV[2]  1 if they were indexed again by a rebuild, which has dropped all bonuses; else 0
+-- ARGV[3]  and on: the ads' ids
 -- Reply    {how many of them exist, how many were done}; the rest is to be sent again
 --@include search/base
 --@include ads/base
-local existing, left, i = 0, FIELDS_AT_ONCE, 2
+local rebuilt, existing, left, i = ARGV[2] == '1', 0, FIELDS_AT_ONCE, 3
 while ARGV[i] and left > 0 do
   local id = ARGV[i]
-  local ad, counts = read_ad(id), read_counts(id)
+  local ad = read_ad(id)
+  local sound, counts = pcall(read_counts, id)
+  if not sound and not rebuilt then error(counts) end
   if ad then existing = existing + 1 end
-  if counts.number then
+  if sound and counts.number then
     local chunk, place = floor(counts.number / CHUNK), counts.number % CHUNK
     for field in pairs(counts) do
-      local word = sub(field, 2, 2) == ':' and sub(field, 3)
+      local word = not rebuilt and sub(field, 2, 2) == ':' and sub(field, 3)
       left = left - 1
       if word then
         if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end -- v
@@ -24,4 +27,4 @@ while ARGV[i] and left > 0 do
   end
   i = i + 1
 end
-return {existing, i - 2}
+return {existing, i - 3}

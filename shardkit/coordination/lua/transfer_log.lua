@@ -1,36 +1,37 @@
 -- Keep the log of transfers that are under way.
 -- KEYS[1]  their records, a HASH by id: pending, committed or aborted, and the legs
 -- KEYS[2]  when they began, a ZSET
--- ARGV[1]  begin; commit, if it is pending; abort, likewise; forget; read; or old
+-- ARGV[1]  begin; commit, if it is pending; abort, likewise and old; forget; read; or old
 -- ARGV[2]  the id; for old the least age in microseconds
--- ARGV[3]  the legs, for begin; for old how many of the oldest to leave out
--- ARGV[4]  and on: for old, of which ids to tell which are old; none for all
--- Reply    the record as it is now, or an empty string; for old a list of ids, of all at most 100
+-- ARGV[3]  the legs, for begin; the least age, for abort; for old how many of the oldest to leave out
+-- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
 --@include structures/base/damage
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+
+-- Whether a transfer is so old. One of which it is not known when it began, or later than now, began
+-- now at the latest.
+local function is_old(id, age)
+  local began = tonumber(redis.call('ZSCORE', KEYS[2], id) or 'inf')
+  if began > now then redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) end
+  return math.min(began, now) <= now - age
+end
+
 if ARGV[1] == 'old' then
-  -- Those of which it is not known when they began, or later than now, began now at the latest.
   local after = string.format('(%.0f', now)
   local later = redis.call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'LIMIT', 0, 100)
-  if ARGV[4] then
-    later = {unpack(ARGV, 4)}
-  elseif redis.call('HLEN', KEYS[1]) > redis.call('ZCARD', KEYS[2]) then
+  if redis.call('HLEN', KEYS[1]) > redis.call('ZCARD', KEYS[2]) then
     later = redis.call('HRANDFIELD', KEYS[1], 1000)
   end
-  for _, id in ipairs(later) do
-    local score = tonumber(redis.call('ZSCORE', KEYS[2], id) or 'inf')
-    if score > now then redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) end
-  end
+  for _, id in ipairs(later) do is_old(id, 0) end
   local latest = string.format('%.0f', now - tonumber(ARGV[2]))
   local found = {}
-  local due = ARGV[4] and later
-    or redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)
+  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', ARGV[3], 100)
   for _, id in ipairs(due) do
-    if redis.call('HEXISTS', KEYS[1], id) == 0 then
-      redis.call('ZREM', KEYS[2], id)
-    elseif tonumber(redis.call('ZSCORE', KEYS[2], id)) <= tonumber(latest) then
+    if redis.call('HEXISTS', KEYS[1], id) == 1 then
       found[#found + 1] = id
+    else
+      redis.call('ZREM', KEYS[2], id)
     end
   end
   return found
@@ -51,7 +52,7 @@ elseif ARGV[1] == 'forget' then
   redis.call('ZREM', KEYS[2], ARGV[2])
   record = nil
 elseif (ARGV[1] == 'commit' or ARGV[1] == 'abort') and record
-  and string.sub(record, 1, 8) == 'pending ' then
+  and string.sub(record, 1, 8) == 'pending ' and is_old(ARGV[2], tonumber(ARGV[3]) or 0) then
   record = (ARGV[1] == 'commit' and 'committed ' or 'aborted ') .. string.sub(record, 9)
   redis.call('HSET', KEYS[1], ARGV[2], record)
 end
