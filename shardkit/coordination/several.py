@@ -23,8 +23,6 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import NoPermissionError
-
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.holdable import (
@@ -55,6 +53,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.operation import Driver, Face, Operation, operation
+from shardkit.operations.server_errors import lacks_right
 from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -349,9 +348,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         if len(failures) <= len(self._locks) - self._needed:
             return None, []
         return None, [
-            failure
-            for failure in failures
-            if isinstance(failure.error, NoPermissionError) or refused_data(failure)
+            failure for failure in failures if lacks_right(failure.error) or refused_data(failure)
         ]
 
     @operation

@@ -487,9 +487,10 @@ class Transfers(Structure[Face]):
             except (ValueError, TypeError) as error:
                 note = f"{shown(id_)}={shown(text)}: {error}"
                 raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
-            if (require or new) and id_ not in locks:
+            if bool(require or new) != (id_ in locks):
                 lock_text = ", ".join(map(shown, locks)) or "missing"
-                raise damage(at, key, f"lock={lock_text}", f"{shown(id_)}, which is in flight")
+                about = "the transfer in flight that is about fields"
+                raise damage(at, key, f"lock={lock_text}", about)
             locks.discard(id_)
         for lock in locks:
             raise damage(at, key, f"lock={shown(lock)}", "a transfer in flight")

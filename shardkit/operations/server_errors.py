@@ -180,8 +180,7 @@ def meaning(error: BaseException) -> Meaning | None:
             f"no Sentinel names a master{named}",
             "start the Sentinels and the master, or correct sentinel: in its entry",
         )
-    # Within a script it is an error of the script's.
-    if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
+    if lacks_right(error):
         return _permission(text)
     for kind, what, remedy in _BY_CLASS:
         if isinstance(error, kind):
@@ -195,6 +194,15 @@ def meaning(error: BaseException) -> Meaning | None:
     return None
 
 
+def lacks_right(error: object) -> bool:
+    """Return whether a server refused what the user has no right to, also within a script."""
+    return isinstance(error, NoPermissionError) or bool(_NO_RIGHT_IN_SCRIPT.search(str(error)))
+
+
+# The second is Redis 7.0's, which does not name the command.
+_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")
+
+
 def _permission(text: str) -> Meaning:
     command = re.search(r"permissions to run the '([^']+)'", text)
     if command:
@@ -203,6 +211,8 @@ def _permission(text: str) -> Meaning:
             f"the user may not run {name.upper().replace('|', ' ')}",
             f"grant it: ACL SETUSER <user> +{name} (docs/rights.md)",
         )
+    if "can't run this command" in text:
+        return Meaning("the user may not run a command of it", "grant the rights of docs/rights.md")
     what = "channel" if "channel" in text else "key"
     pattern = "&<pattern>" if what == "channel" else "~<pattern>"
     return Meaning(

@@ -184,12 +184,12 @@ local function grant_waiters(now, own)
       end
     end
     redis.call('ZREM', KEYS[4], id)
-    if gone then
-      redis.call('HDEL', KEYS[3], id)
-    else
+    if not gone then
       latest = grant(id, e, now, latest)
       if id == own then got = latest end
       free = (e.mode == 'x' or limit == 1) and NONE or room(limit)
+    elseif not redis.call('ZSCORE', KEYS[2], id) then  -- else it is a holder, and no waiter
+      redis.call('HDEL', KEYS[3], id)
     end
     id = free ~= NONE and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   end

@@ -4,6 +4,7 @@
 do
   local fence, token, kept = KEYS[#KEYS], ARGV[#ARGV - 1], ARGV[#ARGV]
   local seen = redis.pcall('GET', fence)
+  if type(seen) == 'table' and not string.find(seen.err, 'WRONGTYPE') then return seen end
   if type(seen) == 'table' then seen = 'a value of another type' end
   if seen and not (#seen <= 16 and string.match(seen, '^%d+$')) then
     return redis.error_reply('DAMAGED ' .. cjson.encode({fence, string.sub(string.gsub(seen,

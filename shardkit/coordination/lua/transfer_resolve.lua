@@ -9,11 +9,9 @@ local text = redis.call('HGET', KEYS[2], ARGV[1])
 if not text then return 0 end
 local leg = decoded(KEYS[2], ARGV[1], text)
 check_account(KEYS[1], leg)
-if has_fields(leg) then
-  local lock = redis.call('HGET', KEYS[1], 'lock')
-  if lock ~= ARGV[1] then
-    damaged(KEYS[1], 'lock=' .. (lock or 'missing'), ARGV[1] .. ', which is in flight')
-  end
+local lock = redis.call('HGET', KEYS[1], 'lock') or 'missing'
+if has_fields(leg) ~= (lock == ARGV[1]) then
+  damaged(KEYS[1], 'lock=' .. lock, 'the transfer in flight that is about fields')
 end
 if ARGV[2] == '1' then give(KEYS[1], leg) else give_back(KEYS[1], leg) end
 redis.call('HDEL', KEYS[2], ARGV[1])
