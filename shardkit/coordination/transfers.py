@@ -164,7 +164,7 @@ class Transfers(Structure[Face]):
         check_name(name)
         super().__init__(driver, component, check_tag("transfers", "name", name))
         self.grace = check_seconds(name, "grace", grace, 0.01, 86_400)
-        self._least_age = round(self.grace * MICROSECONDS)
+        self._age = round(self.grace * MICROSECONDS)  # of a transfer that others may undo
         self._clock = clock or ServerClock()
 
     @operation
@@ -304,7 +304,7 @@ class Transfers(Structure[Face]):
         more = True
         while more:
             replies = yield Partial(
-                self._log_call(n, "old", self._least_age, left[n]) for n in range(LOGS)
+                self._log_call(n, "old", self._age, left[n]) for n in range(LOGS)
             )
             pages = [page if type(page) is list else [] for page in replies]
             more = any(len(page) == 100 for page in pages)
@@ -420,7 +420,7 @@ class Transfers(Structure[Face]):
         if not ids:
             return 0
         recovered = yield from self._undo_unlogged(account, ids)
-        records = yield [self._log("abort", id_, str(self._least_age)) for id_ in ids]
+        records = yield [self._log("abort", id_, str(self._age)) for id_ in ids]
         for id_, record in zip(ids, records, strict=True):
             recovered += (yield from self._settle(id_, record)) is not None
         return recovered

@@ -58,16 +58,7 @@ from shardkit.errors import (
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.tagged import Tagged, seconds_until
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import (
-    Call,
-    Columns,
-    Command,
-    CommandList,
-    Pause,
-    Replies,
-    Reply,
-    Transaction,
-)
+from shardkit.operations.commands import Call, Columns, Command, CommandList, Pause, Replies, Reply
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -1084,14 +1075,12 @@ class Files(Tagged[Face]):
     def _check_progress(self, keys: Sequence[str], number: int, reader: str) -> Operation[None]:
         """Check that a reader continues within a file, and that the file is to be read."""
         field, entry = f"{number}:{reader}", f"{reader}:{number:016}"
-        reads = (
+        [position, to_do, leased, [chunks, size]] = yield [
             self._at(keys[3], "HGET", keys[3], field),
             self._at(keys[4], "ZSCORE", keys[4], entry),
             self._at(keys[5], "ZSCORE", keys[5], entry),
             self._at(keys[2], "HMGET", keys[2], f"{number}:chunks", f"{number}:size"),
-        )
-        transaction = Transaction(self.component, keys[3], reads)
-        [[position, to_do, leased, [chunks, size]]] = yield [transaction]
+        ]
         if position == b"done" or not chunks:
             return
         self._position(keys[3], field, position or b"", int(size or 0))

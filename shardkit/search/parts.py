@@ -75,8 +75,8 @@ class DocumentForm:
     # Returns whether a stored value refers to words that it has nowhere else. If none of a part
     # does, a rebuild gives words new ids, and drops unused ones.
     names_words: Callable[[bytes], bool]
-    # Return a command for the same transaction as a write, or a write of a rebuild. Its reply ends
-    # with how many documents it did; it is sent again for the rest.
+    # Return a command for the same transaction as a write, or a write of a rebuild. The second
+    # number of its reply is how many documents it did; it is sent again for the rest.
     after: Callable[[IndexPart, Sequence[str]], Command] | None = None
     after_rebuilt: Callable[[IndexPart, Sequence[str]], Command] | None = None
     # A script that runs before ``search/clear``, in the same transaction, with its arguments.
@@ -373,7 +373,9 @@ class IndexParts:
                 existing += sum(existed)
                 if self.form.after is not None:
                     ids = [id_of(one) for one in rest[number][: len(existed)]]
-                    yield from _continue(self.form.after, self.primary[number], ids, reply[1])
+                    _, done = reply[1]
+                    while ids := ids[done:]:
+                        [[_, done]] = yield [self.form.after(self.primary[number], ids)]
                 rest[number] = rest[number][len(existed) :]
                 if left:
                     pending.add(self.primary[number])
@@ -533,16 +535,6 @@ def with_command(part: IndexPart, command: Command, then: Command | None) -> Com
     return command if then is None else Transaction(part.to, part.state, (command, then))
 
 
-def _continue(
-    after: Callable[[IndexPart, Sequence[str]], Command],
-    part: IndexPart,
-    ids: Sequence[str],
-    reply: Sequence[int],
-) -> Operation[None]:
-    while ids := ids[reply[-1] :]:
-        [reply] = yield [after(part, ids)]
-
-
 def _part(component: str, schema: Schema, number: int, shards: int) -> IndexPart:
     tag = f"{{{schema.name}:{number}}}:"
     return IndexPart(ShardOf(component, number, shards), tag, f"{tag}state", schema.chunk)
@@ -590,14 +582,17 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
             while left:
                 page = left[: first_slice(left)]
                 arguments = form.encode(page)
-                then = after and after(part, [one.id for one in page])
+                ids = [one.id for one in page]
+                then = after and after(part, ids)
                 if has_many_words(page, arguments):
                     reply = yield from write_in_slices(part, arguments, then, rebuild)
                 else:
                     write = write_command(part, arguments, rebuild)
                     [reply] = yield [with_command(part, write, then)]
                 if after is not None:
-                    yield from _continue(after, part, [one.id for one in page], reply[1])
+                    _, estimated = reply[1]
+                    while ids := ids[estimated:]:
+                        [[_, estimated]] = yield [after(part, ids)]
                 done, left = done + len(page), left[len(page) :]
                 if progress is not None:
                     run(progress, done, max(total, done))

@@ -5,8 +5,7 @@
 -- ARGV[3]  the last one
 -- ARGV[4]  and on: the files' numbers
 -- Reply    {the most bytes that it holds, those that it holds, 1 if it is closed, its readers,
---          how many files each has not finished, the latest file's number, what is damaged}; {-1}
---          if there is no such channel
+--          how many files each has not finished, the latest number, damages}; {-1} if there is none
 --@reads
 --@include messaging/files_base
 if not exists() then return {-1} end
@@ -55,5 +54,5 @@ for list, check in pairs({
   local page = redis.call('ZRANGE', list, ARGV[2], ARGV[3])
   for _, problem in ipairs(damages(check, page)) do found[#found + 1] = problem end
 end
-return {state_of('limit'), state_of('held'), state_of('closed'), names, open, state_of('last'),
-  found}
+local limit, held, closed = state_of('limit'), state_of('held'), state_of('closed')
+return {limit, held, closed, names, open, state_of('last'), found}

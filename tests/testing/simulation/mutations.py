@@ -383,8 +383,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "return found",
     ),
     "duplicates-queued": (
-        "'HSETNX', q.tasks, id, task) == 1 or",
-        "'HSETNX', q.tasks, id, task) >= 0 or",
+        "'HEXISTS', q.tasks, id) == 0 or",
+        "'HEXISTS', q.tasks, id) >= 0 or",
     ),
     "duplicates-cancelled-stay": (
         "then return 0 end\nend\nforget(q, id)",
