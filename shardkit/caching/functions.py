@@ -387,6 +387,9 @@ class _Bound(partial[Any]):
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
         return partial(attribute, *self.args) if takes else attribute
 
+    def __reduce__(self) -> Any:
+        return getattr, (*self.args, self.__name__)  # as a method
+
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)

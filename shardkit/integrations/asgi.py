@@ -9,6 +9,7 @@ import functools
 import hashlib
 import inspect
 import math
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
@@ -269,11 +270,14 @@ class SessionMiddleware:
         async def saved(message: MutableMapping[str, Any]) -> None:
             if message["type"] in ("http.response.start", "websocket.accept"):
                 await sessions.save(session)
+                headers = [*message.get("headers", ())]
                 if session.id or given:
                     age = sessions.ttl if session.id else 0
                     cookie = f"{self._name}={session.id}{self._cookie}{age}".encode()
-                    headers = [*message.get("headers", ()), (b"set-cookie", cookie)]
-                    message = {**message, "headers": headers}
+                    headers.append((b"set-cookie", cookie))
+                if session.id or given or session.accessed:
+                    headers.append((b"vary", b"Cookie"))
+                message = {**message, "headers": headers}
             await send(message)
 
         await self._app(scope, receive, saved)
@@ -331,22 +335,21 @@ def _with_etag(
     if not etag:
         etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
-    known = [tag.removeprefix("W/") for tag in _header(scope, b"if-none-match")]
-    if known != ["*"] and etag.removeprefix("W/") not in known:
+    known = re.findall(r'"[^"]*"|\*', _header(scope, b"if-none-match"))
+    if "*" not in known and etag.removeprefix("W/") not in known:
         return {**start, "headers": headers}, body
     of_body = (b"content-length", b"content-type", b"content-encoding")
     headers = [(name, value) for name, value in headers if name not in of_body]
     return {**start, "status": 304, "headers": headers}, {**body, "body": b""}
 
 
-def _header(scope: Scope, wanted: bytes, separator: bytes = b",") -> list[str]:
-    header = separator.join(value for name, value in scope["headers"] if name == wanted)
-    return [value.strip() for value in header.decode("latin-1").split(separator.decode())]
+def _header(scope: Scope, wanted: bytes) -> str:
+    return b";".join(value for name, value in scope["headers"] if name == wanted).decode("latin-1")
 
 
 def _cookie(scope: Scope, wanted: str) -> str:
-    for cookie in _header(scope, b"cookie", b";"):
-        name, _, value = cookie.partition("=")
+    for cookie in _header(scope, b"cookie").split(";"):
+        name, _, value = cookie.strip().partition("=")
         if name == wanted:
             return value
     return ""

@@ -66,7 +66,10 @@ class WebSession(dict[str, Any]):
 
     Attributes:
         id: the cookie's value; empty if nothing is stored.
+        accessed: whether the request has used it, as frameworks report: answers differ by cookie.
     """
+
+    accessed = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +80,10 @@ class WebSession(dict[str, Any]):
     def renew(self) -> None:
         """Give the session another id, as is due when a user logs in or out."""
         self._renewed = True
+
+    def mark_accessed(self) -> None:
+        """Note that the request uses it; Starlette calls this."""
+        self.accessed = True
 
 
 def check_ttl(name: str, ttl: Seconds) -> int:

@@ -94,6 +94,10 @@ class FlaskSessions:
             "samesite": settings["SESSION_COOKIE_SAMESITE"] or "Lax",
             "httponly": settings["SESSION_COOKIE_HTTPONLY"],
         }
+        if settings.get("SESSION_COOKIE_PARTITIONED"):  # of Flask 3.1
+            where["partitioned"] = True
+        if session.id or had or session.accessed:
+            response.vary.add("Cookie")
         if session.id:
             response.set_cookie(name, session.id, max_age=self._sessions.ttl, **where)
         elif had:
