@@ -188,7 +188,11 @@ class Caching:
         function = getattr(function, "__func__", function) if kind in _DESCRIPTORS else function
         call = _Function(self, function).wrapped()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
-        return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
+        if not in_class or inspect.ismethod(function):
+            return call
+        method = functools.update_wrapper(_CachedMethod(call), call)
+        method.kind = kind
+        return method
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
@@ -217,12 +221,11 @@ class _Function:
             ) from None
         called = function, type(function).__call__  # an object's own
         self.awaits = any(map(inspect.iscoroutinefunction, called))
-        if any(map(inspect.isgeneratorfunction, called)) or any(
-            map(inspect.isasyncgenfunction, called)
-        ):
+        kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(kind(each) for kind in kinds for each in called):
             raise InvalidArgumentError(f"{self.owner}: it is a generator", "return a list instead")
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
+        positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = [p for p in self.signature.parameters.values() if p.kind in positional]
         needed = sum(p.default is p.empty for p in self.signature.parameters.values())
         self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         made = partial(_KeyTemplate, self.owner, self.signature)
@@ -359,29 +362,9 @@ class _Function:
         return acall if self.awaits else call
 
 
-class _CachedMethod:
-    """A cached function in a class; what it can do is bound like itself."""
-
-    __qualname__: str
-
-    def __init__(self, call: Any, kind: type) -> None:
-        functools.update_wrapper(self, call)
-        self._call, self._kind = call, kind
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        first = owner if self._kind is classmethod else instance
-        if first is None or self._kind is staticmethod:
-            return self._call
-        return _Bound(self._call, first)
-
-    def __reduce__(self) -> str:
-        return str(self.__qualname__)
-
-
 class _Bound(partial[Any]):
+    """A cached function with its first argument; what it can do is bound like itself."""
+
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.func, name)
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
@@ -389,6 +372,21 @@ class _Bound(partial[Any]):
 
     def __reduce__(self) -> Any:
         return getattr, (*self.args, self.__name__)  # as a method
+
+
+class _CachedMethod(_Bound):
+    """A cached function in a class, of a kind of methods."""
+
+    kind: type
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        first = owner if self.kind is classmethod else instance
+        if first is None or self.kind is staticmethod:
+            return self.func
+        return _Bound(self.func, first)
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)
 
 
 def _name(function: Callable[..., Any]) -> str:
