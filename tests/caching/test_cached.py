@@ -6,6 +6,7 @@ import asyncio
 import enum
 import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -57,6 +58,21 @@ class Computing:
         if self.error is not None:
             raise self.error
         return number if self.value is None else self.value
+
+
+class Pickled:
+    """Methods that other processes get by their names."""
+
+    @shardkit.cached("many", ttl=60, key="{page}")
+    @classmethod
+    def of_class(cls, page: int) -> None: ...
+
+    @staticmethod
+    @shardkit.cached("many", ttl=60, key="{page}")
+    def of_none(page: int) -> None: ...
+
+    @shardkit.cached("many", ttl=60, key="{page}")
+    def of_object(self, page: int) -> None: ...
 
 
 @pytest.fixture
@@ -350,6 +366,15 @@ async def test_methods_have_bound_keys_and_invalidations(
     assert [await one.later(7), await one.later(7)] == [7, 7]
     await one.later.invalidate(7)
     assert [await one.later(7), one.calls] == [7, before + 2]
+
+
+def test_methods_are_pickled_by_name() -> None:
+    one: Any = Pickled()
+    methods = [Pickled.of_class, Pickled.of_none, Pickled.of_object, one.of_class, one.of_object]
+    copies: list[Any] = [pickle.loads(pickle.dumps(method)) for method in methods]
+    unbound = copies.pop(2)
+    assert [call.key(5) for call in copies] == ["cached:{5}"] * 4
+    assert unbound.key(one, 5) == "cached:{5}"
 
 
 def test_a_value_that_needs_itself_is_an_error_and_not_a_wait(face: Face) -> None:
