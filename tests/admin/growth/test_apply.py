@@ -298,7 +298,9 @@ def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
                     time.sleep(1 + 4 * chance.random())
                     process.send_signal(signal.SIGKILL)
                 shown, _ = process.communicate(timeout=120)
-                assert is_killed or process.returncode == 0, shown.decode()
+                # A resumed move leaves keys that were used about when it was decided, and says so.
+                is_left = b"delete them if nothing needs them" in shown
+                assert is_killed or is_left or process.returncode == 0, shown.decode()
 
 
 def skewed(fleet: Fleet) -> None:
