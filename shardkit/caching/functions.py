@@ -190,7 +190,7 @@ class Caching:
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
         if not in_class or inspect.ismethod(function):
             return call
-        method = functools.update_wrapper(_CachedMethod(call), call)
+        method: Any = functools.update_wrapper(_CachedMethod(call), call)
         method.kind = kind
         return method
 
@@ -224,10 +224,6 @@ class _Function:
         kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction
         if any(kind(each) for kind in kinds for each in called):
             raise InvalidArgumentError(f"{self.owner}: it is a generator", "return a list instead")
-        positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in positional]
-        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
-        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         made = partial(_KeyTemplate, self.owner, self.signature)
         self.key = made("key", options.key, VALUES)
         self.tags = [made("tags", tag, TAGS) for tag in options.tags]
@@ -247,8 +243,7 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        if kwargs or len(args) not in self.counts:
-            self.signature.bind(*args, **kwargs)  # raises even for a hit
+        self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
         near: NearCopies | None = values.near

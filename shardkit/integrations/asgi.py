@@ -20,7 +20,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, check_ttl, error_answer
+from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -251,11 +251,12 @@ class SessionMiddleware:
         secure: bool = True,
         kit: AsyncShardKit | None = None,
     ) -> None:
-        self._app = app
-        self._name, kept = name, check_ttl(name, ttl)
-        self._sessions = _OfKit(
-            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, kept)
-        )
+        def of(driver: Any) -> Any:
+            return Sessions(driver, component, name, ttl)
+
+        self._app, self._name = app, name
+        of(None)  # checks them now, not at the first request
+        self._sessions = _OfKit(kit, lambda kit: of(kit.face_of(True)[0]))
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -311,6 +312,8 @@ def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any],
                         break
                 else:
                     raise TypeError(f"{function.__qualname__}() got no kit and no request")
+                if call is cached.invalidate:
+                    kwargs.pop("kit", None)  # the function may have no such parameter
                 return await call(*args, **kwargs)
 
             return called

@@ -69,13 +69,8 @@ class WebSession(dict[str, Any]):
         accessed: whether the request has used it, as frameworks report: answers differ by cookie.
     """
 
-    accessed = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.id = ""
-        self._stored = ""
-        self._renewed = False
+    id = _stored = ""
+    accessed = _renewed = False
 
     def renew(self) -> None:
         """Give the session another id, as is due when a user logs in or out."""
@@ -86,17 +81,12 @@ class WebSession(dict[str, Any]):
         self.accessed = True
 
 
-def check_ttl(name: str, ttl: Seconds) -> int:
-    """Return the whole seconds for which a session is kept, checked."""
-    return int(check_seconds(name, "ttl", ttl, 1, 2**31))
-
-
 class Sessions(Structure[Face]):
     """Sessions on the shards of their ids, for ``ttl`` seconds after their last use."""
 
     def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)
-        self.ttl = check_ttl(name, ttl)
+        self.ttl = int(check_seconds(name, "ttl", ttl, 1, 2**31))
 
     @operation
     def load(self, cookie: str) -> Operation[WebSession]:
