@@ -327,11 +327,13 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
-        key = self.key.checked
+        def key(*args: Any, **kwargs: Any) -> str:
+            self.signature.bind_partial(*args, **kwargs)  # raises
+            return self.key(args, kwargs)
+
         call: Any = functools.wraps(self.function)(self.caller())
-        call.refresh = self.caller(anew=True)
-        call.key = lambda *args, **kwargs: key(args, kwargs)
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(args, kwargs)])
+        call.refresh, call.key = self.caller(anew=True), key
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
         call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
         return call
 
@@ -431,13 +433,11 @@ class _KeyTemplate:
                 raise self._refused(f"names {name!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = names.index(first)
-            parameter = parameters[at]
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                at = sys.maxsize
-            keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else first
+            parameter = parameters[names.index(first)]
+            by_name = parameter.kind is parameter.KEYWORD_ONLY
+            at = sys.maxsize if by_name else names.index(first)
             attribute = path and attrgetter(".".join(path))
-            self._parts.append((literal, at, keyword, parameter.default, attribute))
+            self._parts.append((literal, at, first, parameter.default, attribute))
             literal = ""
         if field == "key" and signature.parameters and not self._parts:
             raise self._refused("names no argument", 'write it like "user:{id}"')
@@ -448,11 +448,6 @@ class _KeyTemplate:
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.owner} {what}", remedy)
 
-    def checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key, or raise TypeError for arguments that the function does not take."""
-        self._signature.bind_partial(*args, **kwargs)
-        return self(args, kwargs)
-
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if self._single is not None and len(args) == 1 and type(args[0]) is int:
             try:  # the commonest, in half the time
@@ -460,8 +455,8 @@ class _KeyTemplate:
             except ValueError:  # more than 4,300 digits
                 self._text(args[0])  # raises
         key = ""
-        for literal, at, keyword, default, attribute in self._parts:
-            value = args[at] if at < len(args) else kwargs.get(keyword, default)
+        for literal, at, name, default, attribute in self._parts:
+            value = args[at] if at < len(args) else kwargs.get(name, default)
             if value is inspect.Parameter.empty:
                 self._signature.bind(*args, **kwargs)  # raises
             if attribute:

@@ -251,10 +251,8 @@ class SessionMiddleware:
         secure: bool = True,
         kit: AsyncShardKit | None = None,
     ) -> None:
-        def of(driver: Any) -> Any:
-            return Sessions(driver, component, name, ttl)
-
         self._app, self._name = app, name
+        of: Any = functools.partial(Sessions, component=component, name=name, ttl=ttl)
         of(None)  # checks them now, not at the first request
         self._sessions = _OfKit(kit, lambda kit: of(kit.face_of(True)[0]))
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
