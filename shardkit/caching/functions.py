@@ -217,7 +217,8 @@ class _Function:
             self.signature = inspect.signature(function)
         except (TypeError, ValueError):
             raise InvalidArgumentError(
-                f"{self.owner}: it is no function with known parameters", "decorate a def"
+                f"{self.owner}: it is no function with known parameters",
+                "write a def that calls it",
             ) from None
         called = function, type(function).__call__  # an object's own
         self.awaits = any(map(inspect.iscoroutinefunction, called))
