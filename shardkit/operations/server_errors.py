@@ -196,11 +196,8 @@ def meaning(error: BaseException) -> Meaning | None:
 
 def lacks_right(error: object) -> bool:
     """Return whether a server refused what the user has no right to, also within a script."""
-    return isinstance(error, NoPermissionError) or bool(_NO_RIGHT_IN_SCRIPT.search(str(error)))
-
-
-# The second is Redis 7.0's, which does not name the command.
-_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")
+    in_script = "ACL failure in script|The user executing the script can't"  # Valkey, Redis 7.0
+    return isinstance(error, NoPermissionError) or bool(re.search(in_script, str(error)))
 
 
 def _permission(text: str) -> Meaning:
