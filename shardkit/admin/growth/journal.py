@@ -440,7 +440,7 @@ class Fence:
 
     def plain(self) -> dict[str, Any]:
         """Return what is shown of it, as JSON has it."""
-        return {"source": str(self.source), "target": str(self.target), "applied": self.applied}
+        return {**vars(self), "source": str(self.source), "target": str(self.target)}
 
 
 FENCES_KEY = "config:growth:fences"
