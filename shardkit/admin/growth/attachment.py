@@ -206,7 +206,7 @@ def detach_replica(
             below = ", ".join(str(server) for server, _ in role.replicas)
             raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
         if role is not None and not force:
-            _check_enough_are_left(source, login)
+            _check_enough_are_left(source, login, partial(same, target))
         epoch = push_changed(
             held,
             lambda components: relocation.without_replica(components, target, same),
@@ -251,12 +251,14 @@ def _followed_by(
     )
 
 
-def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
+def _check_enough_are_left(
+    source: ServerAddress, login: Stored, leaves: Callable[[ServerAddress], bool]
+) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
         with servers.connected_to(source, login) as master:
             least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
-            left = len(servers.role_of(master).replicas) - 1
+            replicas = [server for server, _ in servers.role_of(master).replicas]
     except (RedisError, OSError) as error:
         if servers.is_refused(error):
             return
@@ -264,7 +266,8 @@ def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
             f"{source} does not say how many replicas it needs to take writes ({error})",
             "make INFO and CONFIG GET work, or use --force",
         ) from error
-    if left < least:
+    left = len(replicas) - sum(map(leaves, replicas))  # without one that does not follow
+    if left < min(least, len(replicas)):
         raise GrowthError(
             f"{source} takes writes only with {least} replicas, and would have {left}",
             "attach another one first, or use --force",
