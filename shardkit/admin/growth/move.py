@@ -24,7 +24,7 @@ from shardkit.admin.growth.gate import proof_key, update_nodes
 from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
 from shardkit.admin.growth.mover import COPIED, MoveOptions, Mover, check_numbers
-from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, entries_on
 from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.servers import ServerRole
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
@@ -89,12 +89,15 @@ class ServerMover(Mover):
 
             # Otherwise a mover that was killed, or whose record was lost, has handed over; or a
             # failover has had the target take over, perhaps from a source that is gone for good.
-            taken_over = bool(self._servers.entries_on(target))
+            taken_over = self._leads(target)
 
             def hands_over() -> bool:
-                return not taken_over and (
-                    not servers.role_of(new).is_master or servers.role_of(old).is_master
-                )
+                if taken_over or not (
+                    servers.role_of(old).is_master or not servers.role_of(new).is_master
+                ):
+                    return False
+                self._require_unnamed()
+                return True
 
             if move.phase == "begun" and (
                 hands_over() or not (taken_over or self._follows(source, target))
@@ -141,6 +144,20 @@ class ServerMover(Mover):
             with suppress(RedisError, OSError), servers.connected_to(server, self._own) as client:
                 if client.get(proof_key(client)) == self._move.id.encode():  # of no later move
                     client.delete(proof_key(client))
+
+    def _leads(self, server: ServerAddress) -> bool:
+        """Whether an entry of what moves names a server."""
+        return any(str(shard) in self._move.shards for shard, _ in self._servers.entries_on(server))
+
+    def _require_unnamed(self) -> None:
+        """Check that nobody has pushed an entry that names the target."""
+        components = read_components(self._config).values()
+        for shard, _ in entries_on(components, self._target, self._same):
+            raise GrowthError(
+                f"{shard}: somebody has pushed an entry that leads to {self._target}, which this "
+                "move is to fill: nothing has changed",
+                f"push another one, or: shardkit move abort {self._move.name}",
+            )
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)
@@ -293,7 +310,7 @@ class ServerMover(Mover):
             if (
                 move.phase in ("promoted", "pushed")
                 or (role.is_master and self._follows(self._source, target))
-                or self._servers.entries_on(target)  # by a failover
+                or self._leads(target)  # by a failover
             ):
                 raise GrowthError(
                     f"{target} has taken over",
@@ -321,9 +338,7 @@ class ServerMover(Mover):
 
     def give_up(self, lost: bool) -> str:
         """End the move; with ``lost`` return the server that the source must replace before."""
-        named = [
-            server for server in (self._source, self._target) if self._servers.entries_on(server)
-        ]
+        named = [server for server in (self._source, self._target) if self._leads(server)]
         if not lost and named == [self._source]:
             with suppress(RedisError, OSError):
                 if self._role(self._source).is_master:

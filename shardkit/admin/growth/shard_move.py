@@ -393,6 +393,16 @@ class ShardMover(Mover):
                     "push the one from before (with --force where it is refused), and then "
                     f"{self._command('resume')}",
                 )
+        for name, entry in entries.items() if move.phase == "begun" else ():
+            # The keys of a split's source are those of one component.
+            others = move.placements and name.partition(":")[0] != move.name
+            taken = [*self._rule.targets, *(self._rule.sources if others else ())]
+            if at := place_in(entry, taken, self._same):
+                raise GrowthError(
+                    f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
+                    "to fill or to empty: nothing has changed",
+                    f"push another one, or: {self._command('abort')}",
+                )
         return components
 
     def _admit_writers(self) -> None:
@@ -417,13 +427,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
-        for name, entry in relocation.entries_in(read_components(self._config)).items():
-            if at := place_in(entry, self._rule.targets, self._same):
-                raise GrowthError(
-                    f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
-                    "to fill: nothing has changed",
-                    f"push another one, or: {self._command('abort')}",
-                )
+        self._require_planned(read_components(self._config))
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))
             if gate.move_of(fence) != move.id:

@@ -521,3 +521,24 @@ def test_an_old_master_that_follows_a_server_that_nobody_uses_is_fenced(
     fleet.describe({"users": {"shards": shards}})
     call(face, "detach_replica", fleet.config, fleet.name(0))  # a master that entries name
     assert "replicas" not in json.loads(fleet.config.get("config:redis:users:0"))
+
+
+@faces
+@pytest.mark.parametrize(("of", "moment"), [("server", "hand over"), ("split", "hold writers")])
+def test_nothing_is_decided_while_entries_of_others_are_in_the_way(
+    fleet: Fleet, face: str, of: str, moment: str
+) -> None:
+    small(fleet)
+    name = fleet.kill_move(moment, of=of)
+    fleet.config.delete(LEASE)
+    users = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+    other = {"entry": fleet.at(1, db=5) if of == "server" else fleet.at(0, db=1)}
+    fleet.describe({"users": users, "other": other}, force=True)
+    said = rf"other: somebody has pushed an entry that leads to .*, which this move .*abort {name}"
+    with pytest.raises(GrowthError, match=said):
+        call(face, "resume_move", fleet.config, name, hold=PATIENT)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert call(face, "abort_move", fleet.config, name).phase == "aborted"
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("other").set("theirs", 1)
+    assert still_there(fleet)
