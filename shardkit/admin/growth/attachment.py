@@ -30,9 +30,8 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import relocation, servers
-from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import master_of
-from shardkit.admin.growth.journal import LEAVE, lease, push_changed
+from shardkit.admin.growth.journal import lease, push_changed, wait_until_read
 from shardkit.admin.growth.relocation import Same, ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, ServerRole
 from shardkit.config.component import Component
@@ -213,7 +212,7 @@ def detach_replica(
             f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
-            wait_until_left(client, LEAVE)
+            wait_until_read(config, epoch)
             master = stack.enter_context(servers.connected_to(source, login))
             with held.marking(master):  # which the replica gets, too
                 held.order(client, "REPLICAOF", "NO", "ONE")

@@ -18,10 +18,16 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.changes import explaining, way_on
 from shardkit.admin.growth import journal, servers
-from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import proof_key, update_nodes
-from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
+from shardkit.admin.growth.journal import (
+    KEYS,
+    REPLICATION,
+    Lease,
+    Move,
+    push_relocation,
+    wait_until_read,
+)
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
 from shardkit.admin.growth.mover import COPIED, MoveOptions, Mover, check_numbers
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, entries_on
@@ -96,7 +102,9 @@ class ServerMover(Mover):
                     servers.role_of(old).is_master or not servers.role_of(new).is_master
                 ):
                     return False
-                self._require_unnamed()
+                entries = read_components(config).values()
+                for shard, _ in entries_on(entries, target, self._same):
+                    raise self._in_the_way(shard, target)
                 return True
 
             if move.phase == "begun" and (
@@ -132,7 +140,7 @@ class ServerMover(Mover):
                     self._progress(f"{source} does not answer, so nothing is compared: {error}")
                 else:
                     self._progress(f"waiting until clients have left {source}")
-                    wait_until_left(old, LEAVE)
+                    wait_until_read(self._config, move.epoch)
                     self._require_data(old, new)
                     self._certify()
                     self._require_data(old, new)
@@ -148,16 +156,6 @@ class ServerMover(Mover):
     def _leads(self, server: ServerAddress) -> bool:
         """Whether an entry of what moves names a server."""
         return any(str(shard) in self._move.shards for shard, _ in self._servers.entries_on(server))
-
-    def _require_unnamed(self) -> None:
-        """Check that nobody has pushed an entry that names the target."""
-        components = read_components(self._config).values()
-        for shard, _ in entries_on(components, self._target, self._same):
-            raise GrowthError(
-                f"{shard}: somebody has pushed an entry that leads to {self._target}, which this "
-                "move is to fill: nothing has changed",
-                f"push another one, or: shardkit move abort {self._move.name}",
-            )
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)

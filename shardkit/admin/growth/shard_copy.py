@@ -261,8 +261,6 @@ def libraries(client: Any) -> dict[str, bytes]:
     """Return the code of each library of functions that a server has."""
     try:
         listed = client.function_list(withcode=True)
-        if isinstance(listed, dict):  # of each node of a cluster
-            listed = next(iter(listed.values()))
     except NoPermissionError:
         raise
     except ResponseError:  # a server before Redis 7.0

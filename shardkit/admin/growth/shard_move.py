@@ -398,11 +398,7 @@ class ShardMover(Mover):
             others = move.placements and name.partition(":")[0] != move.name
             taken = [*self._rule.targets, *(self._rule.sources if others else ())]
             if at := place_in(entry, taken, self._same):
-                raise GrowthError(
-                    f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
-                    "to fill or to empty: nothing has changed",
-                    f"push another one, or: {self._command('abort')}",
-                )
+                raise self._in_the_way(name, at)
         return components
 
     def _admit_writers(self) -> None:

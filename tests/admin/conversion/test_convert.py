@@ -367,7 +367,6 @@ def test_a_value_that_the_structure_cannot_store_is_named(
 @pytest.mark.parametrize(
     ("conversion", "key", "other"),
     [
-        (NAMES, "user:1:name", r"\(GET user:1:name\) .*WRONGTYPE"),
         (Conversion("a", "list", "list", "b"), "a", r"^a: a \(127.* is a hash, not a list; rename"),
         (
             Conversion("v:<date>", "set", "unique_visitors", "b"),
@@ -380,7 +379,7 @@ def test_a_key_of_another_type_is_named(
     kit: ShardKit, conversion: Conversion, key: str, other: str
 ) -> None:
     plain(kit, key).hset(key, "f", 1)
-    with pytest.raises((GrowthError, redis.ResponseError), match=other):
+    with pytest.raises(GrowthError, match=other):
         copied(kit, conversion, offline=True)
 
 
