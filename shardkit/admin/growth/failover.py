@@ -477,8 +477,9 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
     if number is not None and _is_named(fence, components, same):
         is_over = all(m.is_over for m in read_all(config, []) if m.id == fence.move)
         return used if is_over else fence  # the move has not pushed yet
-    of_target = entries_on(components.values(), fence.target, same)
-    others = (pair for each in components.values() for pair in each.entries())
+    every = list(components.values())
+    of_target = entries_on(every, fence.target, same)
+    others = (pair for each in every for pair in each.entries())
     logins: dict[str, Stored] = {}
     for shard, entry in (*of_target, *others):
         if address_of(entry) is not None:
@@ -492,12 +493,8 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
                 servers.connected_to(fence.target, login) as master,
             ):
                 follows = servers.role_of(client).master
-                if (
-                    follows
-                    and number is None
-                    and not entries_on(components.values(), follows, same)
-                ):
-                    follows = None  # as one that a move has promoted, and that is used no longer
+                if number is None and not (follows and entries_on(every, follows, same)):
+                    follows = None  # it may be one that a move has promoted
                 if follows is None:
                     with lease(config) as leased:  # so no failover is before its push
                         now = read_components(config)

@@ -20,14 +20,7 @@ from shardkit.admin.changes import explaining, way_on
 from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import proof_key, update_nodes
-from shardkit.admin.growth.journal import (
-    KEYS,
-    REPLICATION,
-    Lease,
-    Move,
-    push_relocation,
-    wait_until_read,
-)
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
 from shardkit.admin.growth.mover import COPIED, MoveOptions, Mover, check_numbers
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, entries_on
@@ -140,7 +133,7 @@ class ServerMover(Mover):
                     self._progress(f"{source} does not answer, so nothing is compared: {error}")
                 else:
                     self._progress(f"waiting until clients have left {source}")
-                    wait_until_read(self._config, move.epoch)
+                    journal.wait_until_read(self._config, move.epoch)
                     self._require_data(old, new)
                     self._certify()
                     self._require_data(old, new)
