@@ -262,7 +262,7 @@ def ad_of(
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
-MAX_TERMS: Final = 1_000
+MAX_TERMS: Final = 4_000
 MAX_TARGET_BYTES: Final = 256
 ADS_PER_BATCH: Final = 500
 # How often to choose again because the best ad was removed just then.
@@ -450,8 +450,7 @@ class Ads(DocumentStructure[Face]):
 
         Among the ads for any of the locations, the one with the highest expected income wins: its
         eCPM, plus half the smallest and half the largest bonus of the words that it shares with the
-        text. Of equal ads the first by id wins. Of a text the first 1,000 different words count,
-        of an ad about 500 of its words.
+        text. Of equal ads the first by id wins. Of an ad about 500 words are counted.
 
         After every 100th view, an ad that has had a click (an action) is estimated again.
 
@@ -465,7 +464,8 @@ class Ads(DocumentStructure[Face]):
             ad for these locations; then no id is used up.
 
         Raises:
-            InvalidArgumentError: a location or the text is not text.
+            InvalidArgumentError: a location or the text is not text, or the text has more than
+                4,000 different words.
             ShardErrors: shards failed, and a partial choice was not requested; or all failed; or
                 the view could not be recorded.
 
@@ -474,7 +474,12 @@ class Ads(DocumentStructure[Face]):
         that its server serves others in between.
         """
         places = check_locations(f"{self.name}: target", locations)
-        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))[:MAX_TERMS]
+        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
+        if len(words) > MAX_TERMS:
+            raise InvalidArgumentError(
+                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
+                f"give at most {MAX_TERMS:,}: the page's main topics",
+            )
         number = list(ATTRIBUTES).index("location") + 1
         wanted = [value_term(number, place.encode()) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]

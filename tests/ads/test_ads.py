@@ -215,6 +215,8 @@ def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
     for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
         with pytest.raises(InvalidArgumentError, match=r"ads: (target: |text=)"):
             ads.target(places, text)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="4,001 different words"):
+        ads.target(BERLIN, " ".join(f"w{n}" for n in range(4_001)))
     with pytest.raises(InvalidArgumentError, match="1,001 locations"):
         ads.target(f"{n}" for n in range(1_001))
 
