@@ -663,7 +663,7 @@ class Pool(_Common, redis.ConnectionPool):
     def exchange(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
     ) -> tuple[list[Any], bool]:
-        """Send a few commands to the pool's database; see `Closable.round_trip`.
+        """Send a few commands to the pool's database, and return the replies as a connection does.
 
         What it raises tells by ``maybe_executed`` whether they may have been executed.
         """
@@ -677,7 +677,11 @@ class Pool(_Common, redis.ConnectionPool):
             if deadline is not None:
                 deadline.require_left()
             sent = True
-            found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
+            found: tuple[list[Any], bool]
+            if connection.entered is connection.database:
+                found = connection.round_trip(data, raw, deadline, count)
+            else:
+                found = connection.from_elsewhere(data, raw, deadline, count, does)
             complete = True
         except BaseException as error:
             if not hasattr(error, "maybe_executed"):

@@ -211,13 +211,11 @@ class ReplyParser:
         refused: whether a reply is an error or contains one.
         unusable: whether an error means that this server must not be used (any more).
         may_block: whether the next reply is that of a command that may block.
-        at_once: whether the socket has replies and nothing else: no pushes, no TLS.
     """
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self.may_block = False
-        self.at_once: bool = connection.is_plain and connection.protocol == 2
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
