@@ -245,14 +245,13 @@ class Closable(ConnectionState):
             raise
         finally:
             self._end_call()
-            self._blocking_for, self.peeked = None, False
+            self._blocking_for = None
         self.due = max(0, self.due - 1)
         return reply
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
-        self.peeked = True
         self.calls.append(None)
         try:
             require_open(self)

@@ -111,7 +111,6 @@ class ConnectionState(SelectedDatabase):
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
     reply_parser: ReplyParser = None  # type: ignore[assignment]  # once connected, not in memory
-    peeked = False  # whether redis-py's code (before 8) may have taken the next reply
     _limited_parser: type[Any] | None = None
     _blocking_for: float | None = None  # the seconds for which a command that was sent may block
     # Of redis-py's connections.
@@ -317,7 +316,7 @@ class ConnectionState(SelectedDatabase):
         It may be an error, of the server or of the reply; INCOMPLETE if there is none.
         """
         parser = self.reply_parser
-        if parser is None or self.protocol != 2 or self.peeked:
+        if parser is None or self.protocol != 2:
             return INCOMPLETE
         try:
             return parser.gets_raw() if disable_decoding else parser.gets_decoded()

@@ -122,8 +122,8 @@ def refuses_to_serve(error: Exception) -> bool:
     return isinstance(error, ReadOnlyError | MasterDownError | ConnectionError)
 
 
-def _poller(sock: Any) -> Callable[[float], Any]:
-    """Return a function that waits for something to read, and tells whether there is."""
+def _poller(sock: Any) -> Callable[[float | None], Any]:
+    """Return a function that waits some milliseconds for something to read, and tells whether."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -131,7 +131,7 @@ def _poller(sock: Any) -> Callable[[float], Any]:
     # eventlet removes `select.poll`, and Windows has none.
     selector = selectors.SelectSelector()
     selector.register(sock, selectors.EVENT_READ)
-    return selector.select
+    return lambda milliseconds: selector.select(milliseconds and milliseconds / 1000)
 
 
 class Receiver:
@@ -168,38 +168,6 @@ class Receiver:
         headers.feed(data, len(data))
 
 
-class UnaskedReplies:
-    """Parses what a server sends unasked, within the limit of its connection."""
-
-    def __init__(self, connection: Any) -> None:
-        self._reader = hiredis.Reader(protocolError=InvalidResponse, notEnoughData=INCOMPLETE)
-        self._max_bytes: int = connection.max_reply_bytes
-        self._headers = HeaderCheck(self._reader, self._max_bytes)
-        self._size = 0  # of a reply that is not complete
-
-    def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the replies that have become complete.
-
-        Raises:
-            InvalidResponse: it is no reply, or one that is too large.
-        """
-        self._headers.feed(data, len(data))
-        self._size += len(data)
-        while True:
-            for reply in iter(self._reader.gets, INCOMPLETE):
-                self._size = 0
-                yield reply
-            if not self._headers.suspect:
-                break
-            self._headers.go_on()
-        if self._size > self._max_bytes:
-            raise _too_large(self._max_bytes)
-
-
-def _too_large(limit: int) -> InvalidResponse:
-    return InvalidResponse(f"the replies are larger than {limit:,} bytes (max_reply_bytes)")
-
-
 class ReplyParser:
     """Parses the replies on a connection's socket, within its limits.
 
@@ -225,6 +193,7 @@ class ReplyParser:
             **(decode if encoder.decode_responses else {}),
         )
         self.max_bytes: int = connection.max_reply_bytes
+        self._size = 0  # of what `received` was given, since its last reply
         self._seconds: float | None = connection.exchange_timeout
         self.headers = HeaderCheck(self.reader, self.max_bytes)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
@@ -240,7 +209,26 @@ class ReplyParser:
                 f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
             )
         if size > self.max_bytes:
-            raise _too_large(self.max_bytes)
+            raise InvalidResponse(
+                f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
+            )
+
+    def received(self, data: bytes) -> Iterator[Any]:
+        """Yield what has become complete of what a server sends unasked, as bytes.
+
+        Raises:
+            InvalidResponse: it is no reply, or one that is too large.
+        """
+        self.headers.feed(data, len(data))
+        self._size += len(data)
+        while True:
+            for reply in iter(self.gets_raw, INCOMPLETE):
+                self._size = 0
+                yield reply
+            if not self.headers.suspect:
+                break
+            self.headers.go_on()
+        self.check(0.0, self._size)
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""
