@@ -49,7 +49,7 @@ from shardkit.network.connections.redis_private import (
     socket_of,
     transport_of,
 )
-from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS, Receiver
+from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
@@ -300,7 +300,6 @@ class _FastReplies(Closable):
     """Reads the replies to commands at once, in hiredis."""
 
     _limited_parser = LimitedParser
-    is_plain = True
 
     def round_trip(
         self,
@@ -336,9 +335,9 @@ class _FastReplies(Closable):
             gets = parser.gets_raw if raw else parser.gets_decoded
             replies = list(islice(iter(gets, INCOMPLETE), count))
             if len(replies) < count:
-                receiver = Receiver(parser, sock, deadline, len(received))
+                size, since = len(received), time.monotonic()
                 while len(replies) < count:
-                    receiver.feed(headers)
+                    size = parser.receive(sock, size, since, deadline, usual)
                     replies.extend(islice(iter(gets, INCOMPLETE), count - len(replies)))
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
@@ -389,8 +388,6 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None or self.ends:
             return False
-        if not self.is_plain:
-            return super().is_reusable()
         parser = self.reply_parser
         return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
 
@@ -401,8 +398,6 @@ class TcpConnection(_FastReplies, redis.Connection):
 
 class TlsConnection(_FastReplies, redis.SSLConnection):
     """redis-py's TLS connection."""
-
-    is_plain = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):

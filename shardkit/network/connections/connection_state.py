@@ -75,7 +75,6 @@ class ConnectionState(SelectedDatabase):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
-    is_plain = False  # whether bytes go as they are, not through TLS
     closed: bool | str = False  # its kit is, or its event loop has `ENDED`: it connects no more
     follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that made it
     # What this connection becomes when its user's thread next connects it: another address, and

@@ -169,9 +169,8 @@ class LimitedParser(_Limited, _HiredisParser):
         """Whether something has come, or comes within ``timeout`` seconds; nothing is read."""
         if self._sock is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
-        if self._replies.has_more() or getattr(self._sock, "pending", int)():  # TLS's
-            return True
-        return bool(self._replies.poll(None if timeout is None else 1000 * timeout))
+        replies, milliseconds = self._replies, None if timeout is None else 1000 * timeout
+        return bool(replies.has_more() or replies.poll(milliseconds))
 
     def receive(self, timeout: Any = NOT_GIVEN) -> bytes:
         """Wait for data, and return it."""

@@ -127,45 +127,13 @@ def _poller(sock: Any) -> Callable[[float | None], Any]:
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        return poll.poll
+        if not hasattr(sock, "pending"):
+            return poll.poll
+        return lambda milliseconds: sock.pending() or poll.poll(milliseconds)  # TLS's
     # eventlet removes `select.poll`, and Windows has none.
     selector = selectors.SelectSelector()
     selector.register(sock, selectors.EVENT_READ)
     return lambda milliseconds: selector.select(milliseconds and milliseconds / 1000)
-
-
-class Receiver:
-    """Receives the replies of one exchange, of which ``size`` bytes have come, within its limits.
-
-    One reading brings at most `READ_BYTES` more than the connection allows.
-    """
-
-    def __init__(
-        self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
-    ) -> None:
-        self._parser = parser
-        self._socket = sock
-        self._deadline = deadline
-        self._started = time.monotonic()
-        self._size = size
-        self._usual = None if deadline is None else sock.gettimeout()
-
-    def feed(self, headers: HeaderCheck) -> None:
-        """Give hiredis, which needs more, some bytes; more at a time for large replies."""
-        if headers.suspect:
-            headers.go_on()
-            return
-        size, parser = self._size, self._parser
-        if size:
-            parser.check(time.monotonic() - self._started, size)
-        if self._deadline is not None:  # data that has arrived is read even if it has passed
-            self._socket.settimeout(self._deadline.shorten(self._usual))
-        most = READ_BYTES if size < READ_BYTES else _MORE_BYTES
-        data = self._socket.recv(min(most, parser.max_bytes - size + READ_BYTES))
-        if not data:
-            raise ConnectionError(CLOSED)
-        self._size += len(data)
-        headers.feed(data, len(data))
 
 
 class ReplyParser:
@@ -212,6 +180,29 @@ class ReplyParser:
             raise InvalidResponse(
                 f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
             )
+
+    def receive(
+        self, sock: Any, size: int, since: float, deadline: Deadline | None, usual: float | None
+    ) -> int:
+        """Give hiredis, which needs more, some bytes; more at a time for large replies.
+
+        ``size`` bytes have come since the time ``since``; return how many have by now. One reading
+        brings at most `READ_BYTES` more than the connection allows.
+        """
+        headers = self.headers
+        if headers.suspect:
+            headers.go_on()
+            return size
+        if size:
+            self.check(time.monotonic() - since, size)
+        if deadline is not None:  # data that has arrived is read even if it has passed
+            sock.settimeout(deadline.shorten(usual))
+        most = READ_BYTES if size < READ_BYTES else _MORE_BYTES
+        data = sock.recv(min(most, self.max_bytes - size + READ_BYTES))
+        if not data:
+            raise ConnectionError(CLOSED)
+        headers.feed(data, len(data))
+        return size + len(data)
 
     def received(self, data: bytes) -> Iterator[Any]:
         """Yield what has become complete of what a server sends unasked, as bytes.
