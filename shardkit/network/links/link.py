@@ -352,12 +352,10 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
                 return
             exchange.connect()
             with lock:
-                if not left:
-                    exchange.helped = False
-                    ready.put(exchange)
-                    continue
-            exchange.helped = False
-            exchange.close(False)
+                is_late, exchange.helped = left, False
+                ready.put(exchange)
+            if is_late:
+                exchange.close(False)
 
     if len(exchanges) == 1:
         exchanges[0].helped = False
@@ -744,9 +742,7 @@ def _split(attempt: Attempt) -> list[Part]:
 
 def _receive(attempt: Attempt, received: Received) -> None:
     attempt.replies, attempt.refused, attempt.written = received, received.refused, received.written
-    attempt.sent = True
-    if received.lost is not None:
-        attempt.error, attempt.sent = received.lost
+    attempt.error, attempt.sent = received.error, received.sent
 
 
 def _note_end(attempt: Attempt, future: object) -> None:

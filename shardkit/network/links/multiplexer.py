@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from hiredis import PushNotification
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
@@ -67,13 +67,6 @@ LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
 MOST_LANES = 4
 READ_AGAIN_BEHIND, MOST_READ_AGAIN = 2 * 1024 * 1024, 64  # bytes of a reply; requests
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
-
-
-class ConnectionLost(NamedTuple):
-    """How a request failed; ``sent`` if the server may have seen it."""
-
-    error: Exception
-    sent: bool
 
 
 async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
@@ -115,7 +108,8 @@ class Received(Replies):
     # knows each by, and its future.
     parts: Sequence[tuple[Any, asyncio.Future[Received]]] = ()
     refused = False  # whether an error is among them, inside one, or in their place
-    lost: ConnectionLost | None = None  # the error in their place
+    error: Exception | None = None  # in their place
+    sent = True  # whether the server may have seen the request
     written = 0.0  # when the request was written, by `time.perf_counter`, if there are handlers
 
 
@@ -163,8 +157,9 @@ class QueuedRequest:
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
         if not (self.is_copy or self.future.done()):
-            self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
-            self.future.set_result(self.replies)
+            replies = self.replies
+            replies.error, replies.sent, replies.refused = error, sent, True
+            self.future.set_result(replies)
 
 
 Part: TypeAlias = tuple[Any, Sequence[Chunk], ClientDatabase, int]
