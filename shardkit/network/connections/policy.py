@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -54,7 +54,6 @@ class CallPolicy:
     stays: bool = False  # whether reads prefer a near master to replicas elsewhere
     of_replica: bool = False  # whether only reads are sent, which another server may answer
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
-    _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
     @property
     def if_away(self) -> str:
@@ -85,13 +84,10 @@ class CallPolicy:
         """Return the policy of a node of the cluster."""
         if self.node is None:
             return self
-        known = self._nodes.get((host, port))
-        if known is None:
-            known = copy.copy(self)
-            known.address, known.breaker = f"{host}:{port}", self.node(host, port)
-            known.replaceable, known.near, known.node = False, (), None
-            self._nodes[host, port] = known
-        return known
+        policy = copy.copy(self)
+        policy.address, policy.breaker = f"{host}:{port}", self.node(host, port)
+        policy.replaceable, policy.near, policy.node = False, (), None
+        return policy
 
     def pause_before_retry(self, retry: int, error: BaseException) -> float | None:
         """Return the pause before retry ``retry`` (from 1) after an error; None for no retry."""
