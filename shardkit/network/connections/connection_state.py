@@ -45,6 +45,7 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     lost_its_role,
     move_connection,
+    slots_of,
     undecodable,
 )
 from shardkit.network.connections.replies import (
@@ -283,7 +284,7 @@ class ConnectionState(SelectedDatabase):
             if form not in (PLAIN, CONFIRMED):
                 self._note(packed, count - packed.replies)
                 yield from self._send_reporting([data])
-                replies = self.decode(form, (yield from self._replies(count)), database)
+                replies = self.decode(form, (yield from self.replies(count)), database)
                 if replies is not None:
                     self._ready.extend(replies)
                     return True
@@ -295,11 +296,12 @@ class ConnectionState(SelectedDatabase):
             raise refusals(refusal, 1)[0]
         return False
 
-    def _replies(self, count: int) -> Steps[list[Any]]:
+    def replies(self, count: int, raw: bool = True) -> Steps[list[Any]]:
+        """Read replies; errors are values."""
         replies: list[Any] = []
         for _ in range(count):
             try:
-                replies.append((yield partial(self.read_response, disable_decoding=True)))
+                replies.append((yield partial(self.read_response, disable_decoding=raw)))
             except ResponseError as refused:
                 replies.append(refused)
         return replies
@@ -348,7 +350,7 @@ class ConnectionState(SelectedDatabase):
             packed = self.pack_commands(commands)
             packed.effects = ANYWHERE  # these are ours
             yield partial(self.send_packed_command, packed, check_health=False)
-            return (yield from self._replies(len(commands)))
+            return (yield from self.replies(len(commands)))
         finally:
             self.asking = False
 
@@ -554,12 +556,11 @@ def become_moved(connection: Any) -> None:
     to = vars(connection).pop("moved_to", None)  # it may be set again at any time
     if to is None:
         return
-    slots = [name for kind in type(to).__mro__ for name in getattr(kind, "__slots__", ())]
-    state = {name: getattr(to, name) for name in (*slots, *vars(to)) if hasattr(to, name)}
-    connection.__class__ = type(to)
-    for name, value in state.items():
-        if name not in _KEPT_ON_MOVE and not name.startswith("__"):
-            setattr(connection, name, value)
+    kind: Any = type(to)
+    connection.__class__ = kind
+    for name in (*slots_of(kind), *vars(to)):
+        if name not in _KEPT_ON_MOVE and hasattr(to, name):
+            setattr(connection, name, getattr(to, name))
 
 
 def require_open(part: Any) -> None:

@@ -292,7 +292,8 @@ _ADDRESS = ("_host", "host", "port", "path", "service_name")
 
 
 @cache
-def _slots_of(kind: Any) -> list[str]:
+def slots_of(kind: Any) -> list[str]:
+    """Return the names of attributes for which the objects of a class have slots."""
     slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
     return [name for name in slots if not name.startswith("__")]
 
@@ -303,7 +304,7 @@ def move_connection(connection: Any, to: Any) -> None:
     What is left is unconnected, and tells only where it led, which redis-py puts into metrics.
     """
     kind: Any = type(connection)
-    for name in _slots_of(kind):
+    for name in slots_of(kind):
         if hasattr(connection, name):
             setattr(to, name, getattr(connection, name))
             delattr(connection, name)

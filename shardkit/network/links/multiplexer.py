@@ -88,14 +88,8 @@ async def carried(
     except ResponseError as error:  # to SELECT
         return list(refusals(error, count))
     connection.for_block = block is not None
-    replies: list[Reply] = []
     with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
+        return await arun_steps(connection.replies(count, raw))
 
 
 class Received(Replies):
