@@ -316,6 +316,12 @@ class Clients:
                 with suppress(RuntimeError):  # it is closed
                     held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
 
+    def close_with(self, closable: Any) -> None:
+        """Have what uses blocking connections closed with the clients, by `close_for_good`."""
+        with self._lock:
+            require_open(self)
+            self._blocking.built.add(closable)
+
     def keep(self, private_pool: Any) -> None:
         """Have a private pool follow changes, and closed with the clients."""
         self.follower = weakref.ref(private_pool)

@@ -70,6 +70,7 @@ class ServerReplacedError(ConnectionError):
 
 EXCHANGE_TIMEOUT = 60.0
 ENDED = "the event loop of this client has ended"
+ELSEWHERE = "this client belongs to another event loop"
 
 
 class ConnectionState(SelectedDatabase):
@@ -321,7 +322,9 @@ class ConnectionState(SelectedDatabase):
             return INCOMPLETE
         try:
             return parser.gets_raw() if disable_decoding else parser.gets_decoded()
-        except (InvalidResponse, TypeError) as error:  # the latter of hiredis
+        except InvalidResponse as error:
+            return error
+        except TypeError as error:  # of hiredis
             return InvalidResponse(f"the server sent what is no reply: {error}")
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
@@ -377,9 +380,8 @@ class ConnectionState(SelectedDatabase):
         if self.is_connected:
             return
         if self.inherited:
-            self.inherited = False
             raise ConnectionError(
-                "this connection is the parent process's: get another one from its pool"
+                "this connection is its parent process's: get another one from its pool"
             )
         for retry in count(1):
             try:
@@ -541,7 +543,8 @@ def decoded(reply: Any, encoder: Any) -> Any:
 def released_error() -> ConnectionError:
     """Return the error of who uses or releases a connection after its release."""
     return ConnectionError(
-        "this connection was released: get another one from its pool, and release each once"
+        "this connection was released, or its pub/sub closed: get another one from its pool, and "
+        "release each once"
     )
 
 
@@ -570,9 +573,9 @@ def require_open(part: Any) -> None:
 
 
 def closed_error(why: object = True) -> ClosedError:
-    """Return the error of calls to a closed kit, or to a client whose event loop has `ENDED`."""
-    if why == ENDED:
-        return ClosedError(ENDED, "ask the kit for a client in each event loop")
+    """Return the error of calls to a closed kit, or to the client of another event loop."""
+    if isinstance(why, str):
+        return ClosedError(why, "ask the kit for a client in each event loop")
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 

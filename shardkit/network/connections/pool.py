@@ -45,7 +45,9 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.connection_state import (
+    ELSEWHERE,
     ConnectionState,
+    closed_error,
     released_error,
     require_open,
 )
@@ -60,7 +62,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.connections.sentinels import Master
 from shardkit.operations.deadlines import Deadline, current, within
-from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.forks import process, renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
@@ -83,7 +85,10 @@ class Connections:
         waiting: weak references to the callers that wait for one, the longest waiting first. Each
             gets a released connection, or word that there is room, and hands on what it gets too
             late.
+        user: of awaiting ones, the event loop and the process that used them last.
     """
+
+    user: tuple[Any, int] = (None, 0)
 
     def __init__(self) -> None:
         self.after_fork()
@@ -420,7 +425,7 @@ class _Common:
                 else:
                     yield from self._or_dropped(connection, connection.check_health)  # if it is due
                     if not connection.is_connected:  # nor those that were idle for longer
-                        connection.home().drop(connection)
+                        (connection.home() or self.connections).drop(connection)
                         self.connections.drop_idle()
                         connection = None
                         continue
@@ -461,7 +466,7 @@ class _Common:
         try:
             yield call
         except BaseException:
-            connection.home().drop(connection)
+            (connection.home() or self.connections).drop(connection)
             raise
 
     @run_by_face
@@ -483,7 +488,7 @@ class _Common:
             ConnectionError: it was released already.
         """
         home = getattr(connection, "home", ConnectionState.home)()  # redis-py's has none
-        if home is None or not home.release(connection, self.draining):
+        if not (home or self.connections).release(connection, self.draining):
             require_lent(connection)
 
     def _left_to_wait(self, began: float) -> float:
@@ -692,7 +697,7 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                connection.home().release(connection, self.draining)
+                (connection.home() or self.connections).release(connection, self.draining)
         return found
 
     def connect(self, connection: Any) -> None:
@@ -724,6 +729,14 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
     run = staticmethod(arun_steps)
+
+    def _take_usable(self, connection: Any = None) -> Any:
+        connections, loop = self.connections, asyncio.get_running_loop()
+        last, pid = connections.user
+        if last not in (None, loop) and pid == process.pid and last.is_running():
+            raise closed_error(ELSEWHERE)
+        connections.user = loop, process.pid
+        return super()._take_usable(connection)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""

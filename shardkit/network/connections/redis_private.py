@@ -282,9 +282,14 @@ def has_connect_callbacks(connection: Any) -> bool:
     return any(callback() is not None for callback in connection._connect_callbacks)
 
 
+def stream_of(connection: Any) -> Any:
+    """Return what an awaiting connection reads; None of a blocking one, and in memory."""
+    return getattr(connection._parser, "_stream", None)
+
+
 def has_unread(connection: Any) -> bool:
     """Whether data was received on a connection that was not read."""
-    stream = getattr(connection._parser, "_stream", None)  # an awaiting connection's
+    stream = stream_of(connection)
     return connection.reply_parser.has_more() or bool(stream is not None and stream._buffer)
 
 
@@ -557,6 +562,7 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
 def abandon_connections(closable: Any) -> None:
     """Close the sockets of an awaiting pool or cluster whose event loop is closed or a parent's."""
     for connection in chain(closable.connections, *(pool.connections for pool in closable.below)):
+        connection.inherited = connection.own and not has_connect_callbacks(connection)
         transport = getattr(getattr(connection, "_writer", None), "transport", None)
         while transport is not None:  # asyncio's: TLS's first, then the socket's
             transport._closed = transport._closing = True

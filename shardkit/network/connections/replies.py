@@ -115,6 +115,8 @@ MAX_REPLY_BYTES = 4 * 1024**3
 READ_BYTES = 64 * 1024
 _MORE_BYTES = 128 * 1024  # of larger replies; more at once take longer
 CLOSED = "the server closed the connection"
+# The connection would stay in its transaction, and the next commands would be answered QUEUED.
+_LACKS_EXEC = re.compile("ERR unknown command ['`]EXEC['`]", re.IGNORECASE)
 
 
 def refuses_to_serve(error: Exception) -> bool:
@@ -234,6 +236,11 @@ class ReplyParser:
             return undecodable(error)
 
     def _error(self, text: str) -> Exception:
+        if _LACKS_EXEC.match(text):
+            raise InvalidResponse(
+                "the server lacks EXEC, so no transaction can end: set `select: confirmed` in the "
+                "entry, and use none"
+            )
         text, *args = re.split("(?=, with args beginning with)", text)  # what was sent is not shown
         try:
             error = parse_error(text)

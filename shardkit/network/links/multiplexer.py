@@ -40,7 +40,7 @@ from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, Ti
 
 from shardkit.events import handlers
 from shardkit.network.connections.connection import extended_timeout
-from shardkit.network.connections.connection_state import closed_error
+from shardkit.network.connections.connection_state import ELSEWHERE, closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
@@ -247,6 +247,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         ``split`` returns, see `QueuedRequest`. With ``raw``, replies are bytes, else as the entry
         says. ``does`` are the commands' effects.
         """
+        if asyncio._get_running_loop() is not self._loop:
+            raise closed_error(ELSEWHERE)
         future = self._loop.create_future()
         request = QueuedRequest(chunks, future, databases[0], raw, does)
         if len(databases) > 1:
