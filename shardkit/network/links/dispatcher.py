@@ -123,7 +123,7 @@ class _OrderScope(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _Dispatched:
     """A batch that is dispatched, and its replies so far."""
 
     batch: Batch
@@ -235,7 +235,7 @@ class Dispatcher:
 
         ``attempt`` is the first attempt at the whole batch, if the link has already made it.
         """
-        call = _Call(batch, Replies([None] * len(batch)))
+        call = _Dispatched(batch, Replies([None] * len(batch)))
         todo: Sequence[int] = range(len(batch))
         attempts = []
         if attempt is not None:
@@ -300,7 +300,7 @@ class Dispatcher:
             yield partial(self._learn, client)  # if not, the next attempt tells
 
     def _attempt(
-        self, clients: Any, call: _Call, todo: Sequence[int], joins: bool
+        self, clients: Any, call: _Dispatched, todo: Sequence[int], joins: bool
     ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
 
@@ -377,7 +377,7 @@ class Dispatcher:
         return attempts
 
     def _attempts_on_nodes(
-        self, call: _Call, endpoint: Endpoint, positions: Sequence[int], **common: Any
+        self, call: _Dispatched, endpoint: Endpoint, positions: Sequence[int], **common: Any
     ) -> list[Attempt]:
         """Return the attempts on a cluster: one for each node, and one for what asks it."""
         batch, redirected, client = call.batch, call.redirected, endpoint.access.client
@@ -425,7 +425,7 @@ class Dispatcher:
         kept["asked"] = now
         return True
 
-    def _settle_all(self, attempt: Attempt, outcome: _Outcome, call: _Call) -> None:
+    def _settle_all(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
         """Note the replies to an attempt, and what must be sent again."""
         if attempt.error is None:
             if handlers:
@@ -442,7 +442,7 @@ class Dispatcher:
         for part in attempt.by_shard():
             self._settle(part, outcome, call)
 
-    def _settle(self, attempt: Attempt, outcome: _Outcome, call: _Call) -> None:
+    def _settle(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
         """Note the replies of one shard, but of what must be sent again.
 
         If they are lost, so may be all of its requests.
