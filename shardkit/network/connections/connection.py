@@ -57,7 +57,6 @@ from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 
-_SILENT = 0.25  # seconds after which an awaiting connection tries a further address, too
 # What sockets raise when their time is over; without any, TLS's want more.
 _LATE = (BuiltinTimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 
@@ -575,19 +574,36 @@ def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
 class _ToAnyAddress:
     """Tries a host's other addresses when the first is silent, as blocking connections do."""
 
+    host: str
+    port: int
+    _address: Any = None  # the host and port to try
+
     async def _connect(self) -> None:
         try:
             await super()._connect()  # type: ignore[misc]
+        except BuiltinTimeoutError:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for *_, address in found[1:]:
+                self._address = address[:2]
+                with suppress(OSError):
+                    await super()._connect()  # type: ignore[misc]
+                    return
+            raise
         except OSError as error:
             # asyncio words it by itself, and that of several addresses without a number.
             if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
                 raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
             raise
+        finally:
+            self._address = None
 
     def _connection_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
-        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # not uvloop's
-            arguments["happy_eyeballs_delay"] = _SILENT
+        if self._address is not None:
+            arguments["host"], arguments["port"] = self._address
+            if "ssl" in arguments:
+                arguments["server_hostname"] = self.host
         return arguments
 
 
