@@ -543,8 +543,7 @@ def decoded(reply: Any, encoder: Any) -> Any:
 def released_error() -> ConnectionError:
     """Return the error of who uses or releases a connection after its release."""
     return ConnectionError(
-        "this connection was released, or its pub/sub closed: get another one from its pool, and "
-        "release each once"
+        "this connection or its pub/sub was released: get another one, and release each once"
     )
 
 
