@@ -54,8 +54,6 @@ from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 
-_REFUSALS = (b"-ERR max number of clients", b"-DENIED")  # before a server closes a connection
-
 
 class Closable(ConnectionState):
     """A connection that another thread can close, and that stays closed with its kit.
@@ -511,8 +509,8 @@ class AsyncClosable(ConnectionState):
         """
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
         if self.connecting:
-            await asyncio.sleep(0)  # read what has come
-            if unread(self).startswith(_REFUSALS):
+            await asyncio.sleep(0)  # read what has come: a refusal, before the server closes it
+            if unread(self).startswith((b"-ERR max number of clients", b"-DENIED")):
                 await self.read_response()
         try:
             async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
