@@ -180,6 +180,8 @@ class _Listener(ListeningConnection):
 class _Events:
     """What both faces share."""
 
+    _run: Callable[[Steps[Any]], Any]
+
     def __init__(self, router: Any, ignore_subscribe_messages: bool = False) -> None:
         self.ignore_subscribe_messages = ignore_subscribe_messages
         self._router = router
@@ -244,9 +246,6 @@ class _Events:
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
-
-    def _run(self, steps: Steps[Any]) -> Any:
-        raise NotImplementedError
 
     def subscribe(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe to channels, handlers as keyword arguments.

@@ -319,7 +319,6 @@ class Clients:
     def close_with(self, closable: Any) -> None:
         """Have what uses blocking connections closed with the clients, by `close_for_good`."""
         with self._lock:
-            require_open(self)
             self._blocking.built.add(closable)
 
     def keep(self, private_pool: Any) -> None:

@@ -44,12 +44,11 @@ from shardkit.network.connections.redis_private import (
     close_left,
     has_connect_callbacks,
     has_unread,
-    parse_error,
     postpone_health_check,
     set_timeout,
     socket_of,
-    stream_of,
     transport_of,
+    unread,
 )
 from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS
 from shardkit.operations.deadlines import Deadline, current, within
@@ -465,19 +464,15 @@ class AsyncClosable(ConnectionState):
         """
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
         if self.connecting:
-            await asyncio.sleep(0)  # read what a server that refuses the connection has said
-        stream = stream_of(self)
+            await asyncio.sleep(0)  # read what has come: a refusal, before the server closes it
+            if unread(self).startswith((b"-ERR max number of clients", b"-DENIED")):
+                await self.read_response()
         try:
             async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                 with extended_timeout(self, math.inf):  # asyncio.timeout limits it
                     await send(pieces, check_health=False)
         except BuiltinTimeoutError:
             raise TimeoutError("Timeout writing to socket") from None
-        except ConnectionError:
-            line = bytes(getattr(stream, "_buffer", b""))
-            if self.connecting and line.startswith(b"-"):
-                raise parse_error(line[1:].partition(b"\r")[0].decode()) from None
-            raise
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""

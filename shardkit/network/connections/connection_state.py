@@ -322,10 +322,8 @@ class ConnectionState(SelectedDatabase):
             return INCOMPLETE
         try:
             return parser.gets_raw() if disable_decoding else parser.gets_decoded()
-        except InvalidResponse as error:
-            return error
-        except TypeError as error:  # of hiredis
-            return InvalidResponse(f"the server sent what is no reply: {error}")
+        except (InvalidResponse, TypeError) as error:  # the latter of hiredis
+            return InvalidResponse(f"a reply cannot be used: {error}")
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
         reply = self._ready.popleft()
@@ -543,8 +541,7 @@ def decoded(reply: Any, encoder: Any) -> Any:
 def released_error() -> ConnectionError:
     """Return the error of who uses or releases a connection after its release."""
     return ConnectionError(
-        "this connection was released, or its pub/sub closed: get another one from its pool, and "
-        "release each once"
+        "this connection or its pub/sub was released: get another one, and release each once"
     )
 
 

@@ -70,11 +70,15 @@ class CallPolicy:
     def of(cls, fields: Mapping[str, Any], shard: Shard, address: str, **more: Any) -> CallPolicy:
         """Return the policy that an entry's fields describe."""
         asked = fields.get("retry") or {}
+        name = asked.get("backoff", "ExponentialWithJitterBackoff")
+        times: tuple[Any, ...] = (asked.get("base", BASE),) if name == "ConstantBackoff" else ()
+        if name not in ("NoBackoff", "ConstantBackoff"):
+            times = asked.get("cap", CAP), asked.get("base", BASE)
         return cls(
             shard,
             address,
             retries=asked.get("retries", 0),
-            backoff=_backoff(asked),
+            backoff=getattr(backoff, name)(*times),
             max_waiting=fields.get("max_waiting", MAX_WAITING),
             replaceable=bool(fields.get("replicas")),
             **more,
@@ -143,14 +147,6 @@ class CallPolicy:
 
 
 _FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, OverloadError)
-
-
-def _backoff(asked: Mapping[str, Any]) -> Any:
-    name = asked.get("backoff", "ExponentialWithJitterBackoff")
-    times: tuple[Any, ...] = (asked.get("base", BASE),) if name == "ConstantBackoff" else ()
-    if name not in ("NoBackoff", "ConstantBackoff"):
-        times = asked.get("cap", CAP), asked.get("base", BASE)
-    return getattr(backoff, name)(*times)
 
 
 NO_POLICY = CallPolicy()

@@ -282,15 +282,14 @@ def has_connect_callbacks(connection: Any) -> bool:
     return any(callback() is not None for callback in connection._connect_callbacks)
 
 
-def stream_of(connection: Any) -> Any:
-    """Return what an awaiting connection reads; None of a blocking one, and in memory."""
-    return getattr(connection._parser, "_stream", None)
+def unread(connection: Any) -> bytes:
+    """Return what an awaiting connection has received and not parsed."""
+    return bytes(getattr(getattr(connection._parser, "_stream", None), "_buffer", b""))
 
 
 def has_unread(connection: Any) -> bool:
     """Whether data was received on a connection that was not read."""
-    stream = stream_of(connection)
-    return connection.reply_parser.has_more() or bool(stream is not None and stream._buffer)
+    return connection.reply_parser.has_more() or bool(unread(connection))
 
 
 _ADDRESS = ("_host", "host", "port", "path", "service_name")

@@ -237,10 +237,7 @@ class ReplyParser:
 
     def _error(self, text: str) -> Exception:
         if _LACKS_EXEC.match(text):
-            raise InvalidResponse(
-                "the server lacks EXEC, so no transaction can end: set `select: confirmed` in the "
-                "entry, and use none"
-            )
+            raise InvalidResponse("the server lacks EXEC: set `select: confirmed`, use no MULTI")
         text, *args = re.split("(?=, with args beginning with)", text)  # what was sent is not shown
         try:
             error = parse_error(text)
