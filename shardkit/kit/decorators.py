@@ -164,8 +164,7 @@ def _wrap(function: Callable[..., Any], connections: Plane, finder: Finder) -> C
     if inspect.isasyncgenfunction(kind):
         wrapper = _async_generator(function, finder(function, connections.aclient), before)
     elif inspect.iscoroutinefunction(kind):
-        wrap = _async_method if before else _async_function
-        wrapper = wrap(function, finder(function, connections.aclient))
+        wrapper = _async_function(function, finder(function, connections.aclient), before)
     elif inspect.isgeneratorfunction(kind):
         wrapper = _generator(function, finder(function, connections.client), before)
     else:
@@ -236,22 +235,12 @@ def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
     return wrapper
 
 
-def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+def _async_function(function: Callable[..., Any], afind: Find, before: int) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        connection = afind(args, kwargs)
+        connection = afind(args[before:], kwargs)
         if type(connection) is CoroutineType:  # redis-py's clients are Awaitable, too
             connection = await connection
-        return await function(connection, *args, **kwargs)
-
-    return wrapper
-
-
-def _async_method(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
-    async def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        connection = afind(args, kwargs)
-        if type(connection) is CoroutineType:
-            connection = await connection
-        return await function(self, connection, *args, **kwargs)
+        return await function(*args[:before], connection, *args[before:], **kwargs)
 
     return wrapper
 

@@ -180,9 +180,12 @@ class _Listener(ListeningConnection):
 class _Events:
     """What both faces share."""
 
+    _run: Callable[[Steps[Any]], Any]
+
     def __init__(self, router: Any, ignore_subscribe_messages: bool = False) -> None:
         self.ignore_subscribe_messages = ignore_subscribe_messages
         self._router = router
+        self._calls: list[None] = []  # one for each that is under way
         self._reset()
         renewed_in_children(self)
 
@@ -225,12 +228,24 @@ class _Events:
         for feed in closing:
             feed.close()
 
+    def close_for_good(self) -> None:
+        """Close with the kit; a call that is under way does it itself, as it reads the sockets."""
+        if not self._calls:
+            self.close()
+
+    def _calling(self, steps: Steps[T]) -> Steps[T]:
+        self._calls.append(None)
+        try:
+            return (yield from steps)
+        except ClosedError:
+            self.close()
+            raise
+        finally:
+            self._calls.pop()
+
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
-
-    def _run(self, steps: Steps[Any]) -> Any:
-        raise NotImplementedError
 
     def subscribe(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe to channels, handlers as keyword arguments.
@@ -292,6 +307,7 @@ class _Events:
                     f"{name!r:.80}: the sharded channels of a cluster have no patterns",
                     "use subscribe() with their names",
                 )
+        self._router._plane.plane().clients.close_with(self)
         self._topics |= topics
         self._unconfirmed += topics
         self._ends = self._ends or socket.socketpair()
@@ -616,7 +632,7 @@ class PubSub(_Events):
     """
 
     def _run(self, steps: Steps[T]) -> T:
-        return run_steps(steps, self._take_step)
+        return run_steps(self._calling(steps), self._take_step)
 
     def _take_step(self, step: Any) -> object:
         return step() if callable(step) else wait(self._sockets(), step)
@@ -640,7 +656,7 @@ class AsyncPubSub(_Events):
     async def _run(self, steps: Steps[T]) -> T:
         if self._component is None:
             await self._router.load()
-        return await arun_steps(steps, self._take_step)
+        return await arun_steps(self._calling(steps), self._take_step)
 
     async def _take_step(self, step: Any) -> None:
         if callable(step):

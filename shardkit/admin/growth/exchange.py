@@ -64,7 +64,6 @@ class Line:
         self._pool = client.connection_pool
         self._connection = self._pool.get_connection()
         self._due: deque[list[Any]] = deque()  # the names of each `post`'s commands
-        self._replies: list[Any] = []
 
     @property
     def is_due(self) -> bool:
@@ -81,16 +80,14 @@ class Line:
     def replies(self) -> list[Any]:
         """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
         names = self._due.popleft()
-        count = len(names)
-        if len(self._replies) < count:
-            connection = self._connection  # perhaps redis-py's own
-            read = getattr(connection, "read_replies", partial(Closable.read_replies, connection))
-            read(self._replies, count, True, any(self._due))
-        taken, self._replies = self._replies[:count], self._replies[count:]
-        for name, reply in zip(names, taken, strict=True):
+        connection = self._connection  # perhaps redis-py's own
+        read = getattr(connection, "round_trip", partial(Closable.round_trip, connection))
+        replies: list[Any]
+        replies, _ = read(b"", True, None, len(names), any(self._due))
+        for name, reply in zip(names, replies, strict=True):
             if not isinstance(reply, Exception):
                 require_kind(name, reply)
-        return taken
+        return replies
 
     def ask(self, *batches: Commands) -> list[Any]:
         """Send commands and return the replies."""

@@ -150,7 +150,13 @@ class Breaker:
         """Count a failure; return whether there are enough to open."""
         if seconds < self._settings.min_seconds:
             return False
-        if now > self._first_at + self._settings.window or self._has_answered():
+        released_at = (  # connections in good order
+            connection.idle_since if connection.is_connected else connection.answered_at
+            for pool in list(self.pools)
+            for connection in pool.connections
+        )
+        is_over = now > self._first_at + self._settings.window
+        if is_over or max(released_at, default=0.0) > self._first_at:
             self._count, self._pause = 0.0, self._settings.interval
         if not self._count:
             self._first_at = now
@@ -230,16 +236,6 @@ class Breaker:
         """Close the breaker in a forked child, which has no probing thread."""
         self.opened, self._count, self._stopped = False, 0.0, threading.Event()
         self._probing, self._away_at = 0, 0.0
-
-    def _has_answered(self) -> bool:
-        """Whether a connection was released in good order since the first failure."""
-        for pool in list(self.pools):
-            for connection in pool.connections:
-                is_connected = connection.is_connected
-                at = connection.idle_since if is_connected else connection.answered_at
-                if at > self._first_at:
-                    return True
-        return False
 
     def try_once(self, pause: float, number: int) -> bool:
         """Wait, probe the server, and return whether no further probe is needed."""

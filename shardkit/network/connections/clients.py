@@ -316,6 +316,11 @@ class Clients:
                 with suppress(RuntimeError):  # it is closed
                     held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
 
+    def close_with(self, closable: Any) -> None:
+        """Have what uses blocking connections closed with the clients, by `close_for_good`."""
+        with self._lock:
+            self._blocking.built.add(closable)
+
     def keep(self, private_pool: Any) -> None:
         """Have a private pool follow changes, and closed with the clients."""
         self.follower = weakref.ref(private_pool)
@@ -377,6 +382,8 @@ class Clients:
                 client = client_over(endpoint.access.client, pool)
             reads, shard = isinstance(number, ReplicaOf), endpoint.shard
             find = _Successors(weakref.ref(self), component, shard, raw, held.awaiting, reads)
+            if endpoint.database is None:
+                find.own = {None: endpoint}
             if self.topology() is not None and hasattr(client, "place"):
                 client.place = find
             elif self.topology() is not None and hasattr(client, "successor"):
@@ -725,16 +732,17 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
 class _Successors:
     """Finds the clients that take the place of a shard's client, or that read in its place.
 
-    After a split, a command goes to the shard where its keys are. ``component`` is that for which
-    the client was built.
+    After a split, a command goes to the shard where its keys are. The link of a cluster's client
+    takes this for a topology and for clients.
     """
 
     _clients: weakref.ref[Clients]  # the client may outlive its kit
-    component: Component
-    _shard: Shard
+    _built_for: Component
+    shard: Shard
     _raw: bool | None
     _awaits: bool
     _reads: bool
+    own: Mapping[Number, Endpoint] = field(default_factory=dict)  # of a cluster's client: itself
 
     def run(self, steps: Steps[Any]) -> Any:
         """Run steps as the client does."""
@@ -748,7 +756,7 @@ class _Successors:
         """Return the client that reads the shard while a move holds it; None if none does."""
         if alive := _alive(self._clients):
             with suppress(ShardKitError):
-                component = alive[1].last_known(self._shard.component)
+                component = alive[1].last_known(self.shard.component)
                 which = reader_of(component, self.number(component, args))
                 if isinstance(which, ReplicaOf):
                     return self._get(component, which, False)
@@ -757,7 +765,7 @@ class _Successors:
     @run_by_face
     def successor(self, args: Sequence[Any]) -> Steps[Any]:
         """Return the client for a command after reading its component again."""
-        component: Component = yield self.reread
+        component: Component = yield self._reread
         number = self.number(component, args)
         which = reader_of(component, number) if self._reads else number
         return self._get(component, which, self._raw)
@@ -766,22 +774,37 @@ class _Successors:
         """Return the component if a split has moved it out of its cluster, or holds it."""
         if alive := _alive(self._clients):
             try:
-                latest: Component = alive[1].last_known(self._shard.component)
+                latest: Component = alive[1].last_known(self.shard.component)
             except ShardKitError:
                 return None
             if latest.entry is None or latest.entry.held:
                 return latest
         return None
 
-    def reread(self) -> Any:
-        """Read the component again; of an awaiting client, a coroutine."""
+    def _reread(self) -> Any:
         topology = _require_alive(self._clients)[1]
-        return (topology.areread if self._awaits else topology.reread)(self._shard.component)
+        return (topology.areread if self._awaits else topology.reread)(self.shard.component)
+
+    def component(self, name: str) -> Component:
+        """Return the component: that for which the client was built, unless it has left it."""
+        return self.left() or self._built_for
+
+    @run_by_face
+    def reread(self, name: str) -> Steps[Component]:
+        """Return the component after reading it again; of an awaiting client, a coroutine."""
+        yield self._reread
+        return self.component(name)
+
+    fresh, areread = component, reread
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
-        """Return where commands for the shards of a cluster's component go that has left it."""
+        """Return where commands for the shards go: to the client itself, unless it has left it."""
+        if component is self._built_for:
+            return self.own
         clients = _require_alive(self._clients)[0]
         return (clients.aendpoints if self._awaits else clients.endpoints)(component, raw)
+
+    aendpoints = endpoints
 
     def number(self, component: Component, args: Sequence[Any]) -> int | None:
         """Return the number of the shard where a command belongs by now.
@@ -789,10 +812,10 @@ class _Successors:
         Raises:
             RoutingError: the command names no key, or keys of several shards.
         """
-        shard = self._shard
+        shard = self.shard
         if shard.number is None and component.entry is not None:
             return None
-        if component.layout == self.component.layout:
+        if component.layout == self._built_for.layout:
             return shard.number
         keys = [key_bytes(args[n]) for n in key_positions(args)]
         numbers = {component.number_of(component.key_routes.of(key)) for key in keys}

@@ -16,6 +16,8 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from itertools import islice
+from ssl import SSLWantReadError, SSLWantWriteError
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -46,12 +48,16 @@ from shardkit.network.connections.redis_private import (
     set_timeout,
     socket_of,
     transport_of,
+    unread,
 )
-from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS, Receiver
+from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
+
+# What sockets raise when their time is over; without any, TLS's want more.
+_LATE = (BuiltinTimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 
 
 class Closable(ConnectionState):
@@ -144,48 +150,36 @@ class Closable(ConnectionState):
         raw: bool,
         deadline: Deadline | None = None,
         count: int = 1,
-        does: int | None = None,
+        more: bool = False,
     ) -> tuple[list[Any], bool]:
-        """Send a few commands to their user's database.
+        """Send a few commands as they are, if there are any, and read ``count`` replies.
 
-        Return the replies, and whether some are errors. ``does`` are the commands' effects; with
-        None, they are sent as they are.
-
-        Cost: one exchange; two if a SELECT must be confirmed.
+        Return the replies, in which errors are values, and whether some may be errors or contain
+        one. With ``more``, further replies follow. After redis-py's ConnectionError or
+        TimeoutError, the connection is closed. Cost: one exchange.
         """
-        if does is not None and self.entered is not self.database:
-            return self._from_elsewhere(data, raw, deadline, count, does)
         replies: list[Any] = []
         with within(deadline or current.get()):
-            self.send_packed_command(PackedCommands((data,)))
-            refused = self.read_replies(replies, count, raw)
-        return replies, refused
-
-    def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        """Read replies into a list until it has ``count``; return whether some are errors.
-
-        Error replies are exceptions in the list. With ``more``, further replies follow, which the
-        list may get already. After redis-py's ConnectionError or TimeoutError, the connection is
-        closed.
-        """
-        refused = False
-        while len(replies) < count:
-            try:
-                reply = self.read_response(disable_decoding=raw)
-            except ResponseError as error:
-                reply = error
-            # An array may contain an error.
-            refused = refused or isinstance(reply, Exception | list)
-            replies.append(reply)
-        return refused
+            if data:
+                self.send_packed_command(PackedCommands((data,)))
+            while len(replies) < count:
+                try:
+                    replies.append(self.read_response(disable_decoding=raw))
+                except ResponseError as error:
+                    replies.append(error)
+        return replies, any(isinstance(reply, Exception | list) for reply in replies)
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived."""
         return self.is_connected and not self.ends and not self.can_read()
 
-    def _from_elsewhere(
+    def from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
     ) -> tuple[list[Any], bool]:
+        """Do what `round_trip` does in their user's database; ``does`` are their effects.
+
+        Cost: one exchange; two if a SELECT must be confirmed.
+        """
         database = self.database
         if database not in self.opened:
             with within(deadline or current.get()):
@@ -252,14 +246,13 @@ class Closable(ConnectionState):
             raise
         finally:
             self._end_call()
-            self._blocking_for, self.peeked = None, False
+            self._blocking_for = None
         self.due = max(0, self.due - 1)
         return reply
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
-        self.peeked = True
         self.calls.append(None)
         try:
             require_open(self)
@@ -305,41 +298,9 @@ class Closable(ConnectionState):
 
 
 class _FastReplies(Closable):
-    """Reads the replies to many commands at once, in hiredis."""
+    """Reads the replies to commands at once, in hiredis."""
 
     _limited_parser = LimitedParser
-    is_plain = True
-
-    def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        if self.protocol != 2:  # a push message would be mistaken for a reply
-            return super().read_replies(replies, count, raw)
-        sock = socket_of(self)
-        if sock is None:
-            raise ConnectionError(CLOSED)
-        reply_parser = self.reply_parser
-        reply_parser.refused = reply_parser.unusable = False
-        deadline = current.get()
-        started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
-        try:
-            receiver = Receiver(reply_parser, sock, deadline)
-            gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
-            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
-            while len(replies) < count:
-                receiver.feed(reply_parser.headers)
-                replies.extend(iter(gets, INCOMPLETE))
-        except BaseException as error:
-            self._close_and_raise(error, deadline, started)
-            raise
-        if deadline is not None:
-            sock.settimeout(usual)
-        if not more:
-            if reply_parser.has_more() or len(replies) > count:
-                self.disconnect()  # more replies than requests
-                del replies[count:]
-            elif self.health_check_interval:
-                postpone_health_check(self, time.monotonic())
-        self.unusable = self.unusable or reply_parser.unusable
-        return reply_parser.refused
 
     def round_trip(
         self,
@@ -347,52 +308,51 @@ class _FastReplies(Closable):
         raw: bool,
         deadline: Deadline | None = None,
         count: int = 1,
-        does: int | None = None,
+        more: bool = False,
     ) -> tuple[list[Any], bool]:
-        """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
-        if does is not None and self.entered is not self.database:
-            return self._from_elsewhere(data, raw, deadline, count, does)
-        sock, reply_parser = socket_of(self), self.reply_parser
-        if sock is None or not reply_parser.at_once or self.health_check_interval:
+        """Do what `Closable.round_trip` does, in one pass."""
+        sock, parser = socket_of(self), self.reply_parser
+        if sock is None or self.protocol != 2:  # a push message would be mistaken for a reply
             return super().round_trip(data, raw, deadline, count)
-        reply_parser.refused = reply_parser.unusable = False
-        started = 0.0
+        parser.refused = parser.unusable = False
+        headers, received = parser.headers, b""
+        started, usual = 0.0, None
         try:
             if deadline is not None:
-                started = time.monotonic()
-                sock.settimeout(deadline.shorten(self.socket_timeout))
-            sent = sock.send(data)
-            if sent != len(data):
-                sock.sendall(memoryview(data)[sent:])
-            gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
-            received = sock.recv(READ_BYTES)
-            if not received:
-                raise ConnectionError(CLOSED)
-            headers = reply_parser.headers
-            if count == 1 and received[0] in SCALARS:
-                reply_parser.reader.feed(received)  # what follows is not parsed
-            else:
-                headers.feed(received, len(received))
-            replies: list[Any] = []
-            receiver = None
-            while len(replies) < count:
-                reply = gets()
-                if reply is not INCOMPLETE:
-                    replies.append(reply)
-                    continue
-                if receiver is None:
-                    receiver = Receiver(reply_parser, sock, deadline, len(received))
-                receiver.feed(headers)
+                started, usual = time.monotonic(), sock.gettimeout()
+                sock.settimeout(deadline.shorten(usual))
+            if data:
+                sent = sock.send(data)
+                if sent != len(data):
+                    sock.sendall(memoryview(data)[sent:])
+                received = sock.recv(READ_BYTES)
+                if not received:
+                    raise ConnectionError(CLOSED)
+                if count == 1 and received[0] in SCALARS:
+                    parser.reader.feed(received)  # what follows is not parsed
+                else:
+                    headers.feed(received, len(received))
+            # All complete ones, without a Python loop.
+            gets = parser.gets_raw if raw else parser.gets_decoded
+            replies = list(islice(iter(gets, INCOMPLETE), count))
+            if len(replies) < count:
+                size, since = len(received), time.monotonic()
+                while len(replies) < count:
+                    size = parser.receive(sock, size, since, deadline, usual)
+                    replies.extend(islice(iter(gets, INCOMPLETE), count - len(replies)))
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
         if deadline is not None:
-            sock.settimeout(self.socket_timeout)
-        if headers.held or reply_parser.reader.has_data():
-            self.disconnect()  # more replies than requests
-        elif reply_parser.unusable:
+            sock.settimeout(usual)
+        if parser.unusable:
             self.unusable = True
-        return replies, reply_parser.refused
+        if not more:
+            if headers.held or parser.reader.has_data():
+                self.disconnect()  # more replies than requests
+            elif self.health_check_interval:
+                postpone_health_check(self, time.monotonic())
+        return replies, parser.refused
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if something unread is not there any more."""
@@ -411,7 +371,7 @@ class _FastReplies(Closable):
         """Close the connection; raise redis-py's error instead of the socket's."""
         self.disconnect()
         reraise_handlers(error)
-        failure, is_late = error, isinstance(error, BuiltinTimeoutError | BlockingIOError)
+        failure, is_late = error, isinstance(error, _LATE)
         if is_late and deadline is not None and deadline.left() <= 0:
             failure = deadline.passed(time.monotonic() - started)
         elif isinstance(error, BuiltinTimeoutError):
@@ -429,8 +389,6 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None or self.ends:
             return False
-        if not self.is_plain:
-            return super().is_reusable()
         parser = self.reply_parser
         return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
 
@@ -441,8 +399,6 @@ class TcpConnection(_FastReplies, redis.Connection):
 
 class TlsConnection(_FastReplies, redis.SSLConnection):
     """redis-py's TLS connection."""
-
-    is_plain = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
@@ -507,6 +463,10 @@ class AsyncClosable(ConnectionState):
         command has just been written, and a BLPOP would continue.
         """
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
+        if self.connecting:
+            await asyncio.sleep(0)  # read what has come: a refusal, before the server closes it
+            if unread(self).startswith((b"-ERR max number of clients", b"-DENIED")):
+                await self.read_response()
         try:
             async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                 with extended_timeout(self, math.inf):  # asyncio.timeout limits it

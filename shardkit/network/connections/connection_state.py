@@ -45,6 +45,7 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     lost_its_role,
     move_connection,
+    slots_of,
     undecodable,
 )
 from shardkit.network.connections.replies import (
@@ -69,13 +70,13 @@ class ServerReplacedError(ConnectionError):
 
 EXCHANGE_TIMEOUT = 60.0
 ENDED = "the event loop of this client has ended"
+ELSEWHERE = "this client belongs to another event loop"
 
 
 class ConnectionState(SelectedDatabase):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
-    is_plain = False  # whether bytes go as they are, not through TLS
     closed: bool | str = False  # its kit is, or its event loop has `ENDED`: it connects no more
     follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that made it
     # What this connection becomes when its user's thread next connects it: another address, and
@@ -111,7 +112,6 @@ class ConnectionState(SelectedDatabase):
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
     reply_parser: ReplyParser = None  # type: ignore[assignment]  # once connected, not in memory
-    peeked = False  # whether redis-py's code (before 8) may have taken the next reply
     _limited_parser: type[Any] | None = None
     _blocking_for: float | None = None  # the seconds for which a command that was sent may block
     # Of redis-py's connections.
@@ -285,7 +285,7 @@ class ConnectionState(SelectedDatabase):
             if form not in (PLAIN, CONFIRMED):
                 self._note(packed, count - packed.replies)
                 yield from self._send_reporting([data])
-                replies = self.decode(form, (yield from self._replies(count)), database)
+                replies = self.decode(form, (yield from self.replies(count)), database)
                 if replies is not None:
                     self._ready.extend(replies)
                     return True
@@ -297,11 +297,12 @@ class ConnectionState(SelectedDatabase):
             raise refusals(refusal, 1)[0]
         return False
 
-    def _replies(self, count: int) -> Steps[list[Any]]:
+    def replies(self, count: int, raw: bool = True) -> Steps[list[Any]]:
+        """Read replies; errors are values."""
         replies: list[Any] = []
         for _ in range(count):
             try:
-                replies.append((yield partial(self.read_response, disable_decoding=True)))
+                replies.append((yield partial(self.read_response, disable_decoding=raw)))
             except ResponseError as refused:
                 replies.append(refused)
         return replies
@@ -317,12 +318,12 @@ class ConnectionState(SelectedDatabase):
         It may be an error, of the server or of the reply; INCOMPLETE if there is none.
         """
         parser = self.reply_parser
-        if parser is None or self.protocol != 2 or self.peeked:
+        if parser is None or self.protocol != 2:
             return INCOMPLETE
         try:
             return parser.gets_raw() if disable_decoding else parser.gets_decoded()
         except (InvalidResponse, TypeError) as error:  # the latter of hiredis
-            return InvalidResponse(f"the server sent what is no reply: {error}")
+            return InvalidResponse(f"a reply cannot be used: {error}")
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
         reply = self._ready.popleft()
@@ -350,7 +351,7 @@ class ConnectionState(SelectedDatabase):
             packed = self.pack_commands(commands)
             packed.effects = ANYWHERE  # these are ours
             yield partial(self.send_packed_command, packed, check_health=False)
-            return (yield from self._replies(len(commands)))
+            return (yield from self.replies(len(commands)))
         finally:
             self.asking = False
 
@@ -377,9 +378,8 @@ class ConnectionState(SelectedDatabase):
         if self.is_connected:
             return
         if self.inherited:
-            self.inherited = False
             raise ConnectionError(
-                "this connection is the parent process's: get another one from its pool"
+                "this connection is its parent process's: get another one from its pool"
             )
         for retry in count(1):
             try:
@@ -541,7 +541,7 @@ def decoded(reply: Any, encoder: Any) -> Any:
 def released_error() -> ConnectionError:
     """Return the error of who uses or releases a connection after its release."""
     return ConnectionError(
-        "this connection was released: get another one from its pool, and release each once"
+        "this connection or its pub/sub was released: get another one, and release each once"
     )
 
 
@@ -556,12 +556,11 @@ def become_moved(connection: Any) -> None:
     to = vars(connection).pop("moved_to", None)  # it may be set again at any time
     if to is None:
         return
-    slots = [name for kind in type(to).__mro__ for name in getattr(kind, "__slots__", ())]
-    state = {name: getattr(to, name) for name in (*slots, *vars(to)) if hasattr(to, name)}
-    connection.__class__ = type(to)
-    for name, value in state.items():
-        if name not in _KEPT_ON_MOVE and not name.startswith("__"):
-            setattr(connection, name, value)
+    kind: Any = type(to)
+    connection.__class__ = kind
+    for name in (*slots_of(kind), *vars(to)):
+        if name not in _KEPT_ON_MOVE and hasattr(to, name):
+            setattr(connection, name, getattr(to, name))
 
 
 def require_open(part: Any) -> None:
@@ -571,9 +570,9 @@ def require_open(part: Any) -> None:
 
 
 def closed_error(why: object = True) -> ClosedError:
-    """Return the error of calls to a closed kit, or to a client whose event loop has `ENDED`."""
-    if why == ENDED:
-        return ClosedError(ENDED, "ask the kit for a client in each event loop")
+    """Return the error of calls to a closed kit, or to the client of another event loop."""
+    if isinstance(why, str):
+        return ClosedError(why, "ask the kit for a client in each event loop")
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 

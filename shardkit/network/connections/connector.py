@@ -203,20 +203,17 @@ class Connector:
         ``fields`` are an entry's, resolved (`Entry.resolved`). ``credentials`` and
         ``sentinel_credentials`` may be redis-py's providers, asked at each connect.
         """
-        common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(self.cluster_class, fields, common, *self.node_classes(fields)[:2])
-        blocking = self.blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
+            return _cluster(self.cluster_class, fields, *self.node_classes(fields)[:2])
+        blocking = self.blocking_class(connection_pool=_pool(fields, _BLOCKING))
         check_replies(blocking)
         return blocking
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""
-        common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            kind = self.awaiting_cluster_class
-            return _acluster(kind, fields, common, self.node_classes(fields)[2])
-        pool = _pool(fields, common, _AWAITING)
+            return _acluster(self.awaiting_cluster_class, fields, self.node_classes(fields)[2])
+        pool = _pool(fields, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         awaiting = self.awaiting_class(connection_pool=pool)
         check_replies(awaiting)
@@ -244,7 +241,7 @@ _AWAITING = _Classes(
 )
 
 
-def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) -> Any:
+def _pool(fields: Mapping[str, Any], classes: _Classes) -> Any:
     tls, where = fields.get("ssl"), _network(fields)
     kind, master = classes.tls if tls else classes.tcp, None
     if "sentinel" in fields:
@@ -256,7 +253,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
         listeners = [_listener(fields, host, port) for host, port in asked["sentinels"]]
         master = classes.master(asked["service"], Sentinels(clients, classes.run), listeners)
     elif fields.get("one_slot"):
-        node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
+        node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, classes)
         owner = SlotOwner([classes.client(connection_pool=node)], classes.run)
         kind, master = in_one_slot(kind), classes.master(SERVICE, owner, ())
     elif "unix_socket_path" in fields:
@@ -264,7 +261,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     else:
         host, port = _address(fields)
         where |= {"host": host, "port": port}
-    pool = classes.pool(kind, **common, **where)
+    pool = classes.pool(kind, **_common(fields, classes.retry), **where)
     pool.as_redis_py = bool(fields.get("one_slot"))  # all else packs commands itself
     pool.master = master
     pool.credentials = fields.get("credentials") or source_in(fields)
@@ -279,7 +276,7 @@ def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Clas
     own = {name: value for name, value in fields.items() if name.startswith(shared)}
     own |= {n: v for n, v in fields["sentinel"].items() if n in ("username", "password", "auth")}
     own |= {"host": host, "port": port, "credentials": fields.get("sentinel_credentials")}
-    return _pool(own, _common(own, classes.retry), classes)
+    return _pool(own, classes)
 
 
 _listeners: weakref.WeakValueDictionary[str, SentinelListener] = weakref.WeakValueDictionary()
@@ -304,12 +301,11 @@ def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListen
 def _cluster(
     kind: type[ClusterClient],
     fields: Mapping[str, Any],
-    common: dict[str, Any],
     connection: type[Any],
     pool: type[Any],
 ) -> redis.RedisCluster:
     seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
-    options = common | _network(fields)
+    options = _common(fields, Retry) | _network(fields)
 
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -341,13 +337,10 @@ def _cluster(
 
 
 def _acluster(
-    kind: type[AsyncClusterClient],
-    fields: Mapping[str, Any],
-    common: dict[str, Any],
-    connection: type[Any],
+    kind: type[AsyncClusterClient], fields: Mapping[str, Any], connection: type[Any]
 ) -> aioredis.RedisCluster:
     seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
-    options = common | _network(fields)
+    options = _common(fields, AsyncRetry) | _network(fields)
     client = kind(
         host=seeds[0][0],
         port=seeds[0][1],

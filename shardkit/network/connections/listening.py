@@ -12,7 +12,6 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.redis_private import socket_of
-from shardkit.network.connections.replies import UnaskedReplies
 
 PATIENCE = 5.0  # seconds for what is sent
 FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError)
@@ -32,7 +31,6 @@ class ListeningConnection:
                 "in-memory servers tell nothing by themselves", "use shardkit.local"
             )
         self._connection.calls.append(None)  # only its user closes it, who reads the socket itself
-        self._received = UnaskedReplies(self._connection)
 
     def require_master(self) -> None:
         """Raise OSError if its server has a successor: it answers until Sentinels demote it."""
@@ -51,7 +49,7 @@ class ListeningConnection:
                 self.socket.setblocking(False)  # who takes a reply may send
                 if not (data := self.socket.recv(_RECEIVE)):
                     raise OSError("closed")
-                yield from self._received.feed(data)
+                yield from self._connection.reply_parser.received(data)
 
     def close(self) -> None:
         """Close the connection."""

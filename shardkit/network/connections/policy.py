@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -54,7 +54,6 @@ class CallPolicy:
     stays: bool = False  # whether reads prefer a near master to replicas elsewhere
     of_replica: bool = False  # whether only reads are sent, which another server may answer
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
-    _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
     @property
     def if_away(self) -> str:
@@ -71,11 +70,15 @@ class CallPolicy:
     def of(cls, fields: Mapping[str, Any], shard: Shard, address: str, **more: Any) -> CallPolicy:
         """Return the policy that an entry's fields describe."""
         asked = fields.get("retry") or {}
+        name = asked.get("backoff", "ExponentialWithJitterBackoff")
+        times: tuple[Any, ...] = (asked.get("base", BASE),) if name == "ConstantBackoff" else ()
+        if name not in ("NoBackoff", "ConstantBackoff"):
+            times = asked.get("cap", CAP), asked.get("base", BASE)
         return cls(
             shard,
             address,
             retries=asked.get("retries", 0),
-            backoff=_backoff(asked),
+            backoff=getattr(backoff, name)(*times),
             max_waiting=fields.get("max_waiting", MAX_WAITING),
             replaceable=bool(fields.get("replicas")),
             **more,
@@ -85,13 +88,10 @@ class CallPolicy:
         """Return the policy of a node of the cluster."""
         if self.node is None:
             return self
-        known = self._nodes.get((host, port))
-        if known is None:
-            known = copy.copy(self)
-            known.address, known.breaker = f"{host}:{port}", self.node(host, port)
-            known.replaceable, known.near, known.node = False, (), None
-            self._nodes[host, port] = known
-        return known
+        policy = copy.copy(self)
+        policy.address, policy.breaker = f"{host}:{port}", self.node(host, port)
+        policy.replaceable, policy.near, policy.node = False, (), None
+        return policy
 
     def pause_before_retry(self, retry: int, error: BaseException) -> float | None:
         """Return the pause before retry ``retry`` (from 1) after an error; None for no retry."""
@@ -147,14 +147,6 @@ class CallPolicy:
 
 
 _FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, OverloadError)
-
-
-def _backoff(asked: Mapping[str, Any]) -> Any:
-    name = asked.get("backoff", "ExponentialWithJitterBackoff")
-    times: tuple[Any, ...] = (asked.get("base", BASE),) if name == "ConstantBackoff" else ()
-    if name not in ("NoBackoff", "ConstantBackoff"):
-        times = asked.get("cap", CAP), asked.get("base", BASE)
-    return getattr(backoff, name)(*times)
 
 
 NO_POLICY = CallPolicy()

@@ -420,7 +420,7 @@ class _Common:
                 else:
                     yield from self._or_dropped(connection, connection.check_health)  # if it is due
                     if not connection.is_connected:  # nor those that were idle for longer
-                        connection.home().drop(connection)
+                        (connection.home() or self.connections).drop(connection)
                         self.connections.drop_idle()
                         connection = None
                         continue
@@ -461,7 +461,7 @@ class _Common:
         try:
             yield call
         except BaseException:
-            connection.home().drop(connection)
+            (connection.home() or self.connections).drop(connection)
             raise
 
     @run_by_face
@@ -483,7 +483,7 @@ class _Common:
             ConnectionError: it was released already.
         """
         home = getattr(connection, "home", ConnectionState.home)()  # redis-py's has none
-        if home is None or not home.release(connection, self.draining):
+        if not (home or self.connections).release(connection, self.draining):
             require_lent(connection)
 
     def _left_to_wait(self, began: float) -> float:
@@ -663,7 +663,7 @@ class Pool(_Common, redis.ConnectionPool):
     def exchange(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
     ) -> tuple[list[Any], bool]:
-        """Send a few commands to the pool's database; see `Closable.round_trip`.
+        """Send a few commands to the pool's database, and return the replies as a connection does.
 
         What it raises tells by ``maybe_executed`` whether they may have been executed.
         """
@@ -677,7 +677,11 @@ class Pool(_Common, redis.ConnectionPool):
             if deadline is not None:
                 deadline.require_left()
             sent = True
-            found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
+            found: tuple[list[Any], bool]
+            if connection.entered is connection.database:
+                found = connection.round_trip(data, raw, deadline, count)
+            else:
+                found = connection.from_elsewhere(data, raw, deadline, count, does)
             complete = True
         except BaseException as error:
             if not hasattr(error, "maybe_executed"):
@@ -688,7 +692,7 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                connection.home().release(connection, self.draining)
+                (connection.home() or self.connections).release(connection, self.draining)
         return found
 
     def connect(self, connection: Any) -> None:

@@ -27,6 +27,7 @@ from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any
 
 import redis
+from hiredis import PushNotification
 from redis import sentinel
 from redis._parsers import Encoder, _AsyncHiredisParser, _HiredisParser
 from redis._parsers.hiredis import NOT_ENOUGH_DATA as INCOMPLETE
@@ -59,7 +60,7 @@ from redis.utils import str_if_bytes
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
 from shardkit.operations.reply_kinds import READING_ERRORS
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -88,8 +89,9 @@ class _Limited:
     of it are part of it, unless its command may block.
     """
 
-    _first_at = _pushed_at = 0.0
-    _size = _pushes = 0  # bytes and pushes of one reading
+    run: Callable[[Steps[Any]], Any]
+    receive: Callable[..., Any]  # waits for data
+    _pushed_at: float | None = None  # when the first push came, while a reply is read
     _replies: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -111,35 +113,46 @@ class _Limited:
         self._replies = connection.parses(sock)
         self._reader = self._replies.reader
 
-    def handle_push_response(self, *args: Any, **kwargs: Any) -> Any:
-        self._pushed_at = self._pushed_at if self._pushes else time.monotonic()
-        self._pushes += 1
-        return super().handle_push_response(*args, **kwargs)  # type: ignore[misc]
+    @run_by_face
+    def read_response(
+        self: Any, disable_decoding: bool = False, push_request: bool = False, **options: Any
+    ) -> Steps[Any]:
+        """Read a reply; return an error instead of one that cannot be decoded.
 
-    def _skips(self, pushes: int) -> bool:
-        """Whether what was read is a push, ``pushes`` being their number before."""
-        if self._pushes > pushes and self._replies.may_block:
-            self._size = 0
-        return self._pushes > pushes
-
-    def _goes_on(self) -> bool:
-        """Refuse to read more than the limits allow; feed what was held back, if there is any."""
-        if self._size:
-            self._replies.check(time.monotonic() - self._first_at, self._size)
-        headers = self._replies.headers
-        if not headers.suspect:
-            return False
-        headers.go_on()
-        return True
-
-    def _feed(self, data: bytes | memoryview) -> None:
-        if not len(data):
-            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
-        if not self._size:
-            self._first_at = time.monotonic()
-        self._size += len(data)
-        data = bytes(data)
-        self._replies.headers.feed(data, len(data))
+        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
+        """
+        replies, first_at, size, self._pushed_at = self._replies, 0.0, 0, None
+        gets, headers = (
+            replies.gets_raw if disable_decoding else replies.gets_decoded,
+            replies.headers,
+        )
+        while True:
+            try:
+                reply = gets()
+            except TypeError as error:  # a list as a map's key
+                raise InvalidResponse(f"the server sent what is no reply: {error}") from error
+            if reply is INCOMPLETE:
+                if size:
+                    replies.check(time.monotonic() - first_at, size)
+                if headers.suspect:
+                    headers.go_on()
+                    continue
+                data = yield partial(self.receive, **options)
+                if not data:
+                    raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+                first_at, size = first_at if size else time.monotonic(), size + len(data)
+                headers.feed(data, len(data))
+            elif isinstance(reply, PushNotification):
+                self._pushed_at = self._pushed_at or time.monotonic()
+                reply = yield partial(self.handle_push_response, reply)
+                if push_request:
+                    return reply
+                size = 0 if replies.may_block else size
+            else:
+                first = reply[0] if isinstance(reply, list) and reply else reply
+                if isinstance(first, ConnectionError):
+                    raise first
+                return reply
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -150,82 +163,51 @@ def undecodable(error: UnicodeDecodeError) -> ResponseError:
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
-    def read_response(  # type: ignore[override]  # before redis-py 8 without timeout
-        self, disable_decoding: bool = False, push_request: bool = False, **options: Any
-    ) -> Any:
-        """Read a reply; return an error instead of one that cannot be decoded.
+    run = staticmethod(run_steps)
 
-        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
-        """
-        self._size = self._pushes = 0
-        try:
-            while True:
-                pushes = self._pushes
-                reply = super().read_response(disable_decoding, True, **options)
-                if push_request or not self._skips(pushes):
-                    return reply
-        except UnicodeDecodeError as error:
-            return undecodable(error)
-        except TypeError as error:  # a list as a map's key
-            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
-
-    def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
-        """Read what there is, or wait for it; see redis-py's."""
-        sock = self._sock
-        if sock is None or self._reader is None:
+    def can_read(self, timeout: float | None = 0) -> bool:
+        """Whether something has come, or comes within ``timeout`` seconds; nothing is read."""
+        if self._sock is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
-        if self._goes_on():
-            return True
+        replies, milliseconds = self._replies, None if timeout is None else 1000 * timeout
+        return bool(replies.has_more() or replies.poll(milliseconds))
+
+    def receive(self, timeout: Any = NOT_GIVEN) -> bytes:
+        """Wait for data, and return it."""
+        sock = self._sock
+        if sock is None:
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
         usual = self._socket_timeout
         wanted = usual if timeout is NOT_GIVEN else timeout
         deadline = current.get()
         allowed = wanted if deadline is None else deadline.shorten(wanted)
         started = time.monotonic()
-        if self._pushes and deadline is not None and deadline.left() <= 0:  # they may never end
+        if self._pushed_at and deadline is not None and deadline.left() <= 0:  # they may never end
             raise deadline.passed(started - self._pushed_at)
         try:
             if allowed != usual:
                 sock.settimeout(allowed)
-            data = sock.recv(self.socket_read_size)
+            data: bytes = sock.recv(self.socket_read_size)
+            return data
         except (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError):
             if deadline is not None and allowed != wanted and deadline.left() <= 0:
                 raise deadline.passed(time.monotonic() - started) from None
-            if raise_on_timeout:
-                raise RedisTimeoutError("Timeout reading from socket") from None
-            return False
+            raise RedisTimeoutError("Timeout reading from socket") from None
         finally:
             if allowed != usual:
                 sock.settimeout(usual)
-        self._feed(data)
-        return True
 
 
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
 
-    async def read_response(
-        self, disable_decoding: bool = False, push_request: bool = False
-    ) -> Any:
-        """Read a reply; see the blocking parser's."""
-        self._size = self._pushes = 0
-        try:
-            while True:
-                pushes = self._pushes
-                reply = await super().read_response(disable_decoding, True)
-                if push_request or not self._skips(pushes):
-                    return reply
-        except UnicodeDecodeError as error:
-            return undecodable(error)
-        except TypeError as error:
-            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
+    run = staticmethod(arun_steps)
 
-    async def read_from_socket(self) -> bool:
-        """Read what there is, or wait for it; see redis-py's."""
-        if self._goes_on():
-            return True
+    async def receive(self) -> bytes:
+        """Wait for data, and return it."""
         stream: Any = self._stream
-        self._feed(await stream.read(self._read_size))
-        return True
+        data: bytes = await stream.read(self._read_size)
+        return data
 
 
 def parse_error(line: str) -> Exception:
@@ -300,17 +282,22 @@ def has_connect_callbacks(connection: Any) -> bool:
     return any(callback() is not None for callback in connection._connect_callbacks)
 
 
+def unread(connection: Any) -> bytes:
+    """Return what an awaiting connection has received and not parsed."""
+    return bytes(getattr(getattr(connection._parser, "_stream", None), "_buffer", b""))
+
+
 def has_unread(connection: Any) -> bool:
     """Whether data was received on a connection that was not read."""
-    stream = getattr(connection._parser, "_stream", None)  # an awaiting connection's
-    return connection.reply_parser.has_more() or bool(stream is not None and stream._buffer)
+    return connection.reply_parser.has_more() or bool(unread(connection))
 
 
 _ADDRESS = ("_host", "host", "port", "path", "service_name")
 
 
 @cache
-def _slots_of(kind: Any) -> list[str]:
+def slots_of(kind: Any) -> list[str]:
+    """Return the names of attributes for which the objects of a class have slots."""
     slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
     return [name for name in slots if not name.startswith("__")]
 
@@ -321,7 +308,7 @@ def move_connection(connection: Any, to: Any) -> None:
     What is left is unconnected, and tells only where it led, which redis-py puts into metrics.
     """
     kind: Any = type(connection)
-    for name in _slots_of(kind):
+    for name in slots_of(kind):
         if hasattr(connection, name):
             setattr(to, name, getattr(connection, name))
             delattr(connection, name)
@@ -574,6 +561,7 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
 def abandon_connections(closable: Any) -> None:
     """Close the sockets of an awaiting pool or cluster whose event loop is closed or a parent's."""
     for connection in chain(closable.connections, *(pool.connections for pool in closable.below)):
+        connection.inherited = connection.own and not has_connect_callbacks(connection)
         transport = getattr(getattr(connection, "_writer", None), "transport", None)
         while transport is not None:  # asyncio's: TLS's first, then the socket's
             transport._closed = transport._closing = True

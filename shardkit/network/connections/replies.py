@@ -115,6 +115,8 @@ MAX_REPLY_BYTES = 4 * 1024**3
 READ_BYTES = 64 * 1024
 _MORE_BYTES = 128 * 1024  # of larger replies; more at once take longer
 CLOSED = "the server closed the connection"
+# The connection would stay in its transaction, and the next commands would be answered QUEUED.
+_LACKS_EXEC = re.compile("ERR unknown command ['`]EXEC['`]", re.IGNORECASE)
 
 
 def refuses_to_serve(error: Exception) -> bool:
@@ -122,82 +124,18 @@ def refuses_to_serve(error: Exception) -> bool:
     return isinstance(error, ReadOnlyError | MasterDownError | ConnectionError)
 
 
-def _poller(sock: Any) -> Callable[[float], Any]:
-    """Return a function that waits for something to read, and tells whether there is."""
+def _poller(sock: Any) -> Callable[[float | None], Any]:
+    """Return a function that waits some milliseconds for something to read, and tells whether."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        return poll.poll
+        if not hasattr(sock, "pending"):
+            return poll.poll
+        return lambda milliseconds: sock.pending() or poll.poll(milliseconds)  # TLS's
     # eventlet removes `select.poll`, and Windows has none.
     selector = selectors.SelectSelector()
     selector.register(sock, selectors.EVENT_READ)
-    return selector.select
-
-
-class Receiver:
-    """Receives the replies of one exchange, of which ``size`` bytes have come, within its limits.
-
-    One reading brings at most `READ_BYTES` more than the connection allows.
-    """
-
-    def __init__(
-        self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
-    ) -> None:
-        self._parser = parser
-        self._socket = sock
-        self._deadline = deadline
-        self._started = time.monotonic()
-        self._size = size
-        self._usual = None if deadline is None else sock.gettimeout()
-
-    def feed(self, headers: HeaderCheck) -> None:
-        """Give hiredis, which needs more, some bytes; more at a time for large replies."""
-        if headers.suspect:
-            headers.go_on()
-            return
-        size, parser = self._size, self._parser
-        if size:
-            parser.check(time.monotonic() - self._started, size)
-        if self._deadline is not None:  # data that has arrived is read even if it has passed
-            self._socket.settimeout(self._deadline.shorten(self._usual))
-        most = READ_BYTES if size < READ_BYTES else _MORE_BYTES
-        data = self._socket.recv(min(most, parser.max_bytes - size + READ_BYTES))
-        if not data:
-            raise ConnectionError(CLOSED)
-        self._size += len(data)
-        headers.feed(data, len(data))
-
-
-class UnaskedReplies:
-    """Parses what a server sends unasked, within the limit of its connection."""
-
-    def __init__(self, connection: Any) -> None:
-        self._reader = hiredis.Reader(protocolError=InvalidResponse, notEnoughData=INCOMPLETE)
-        self._max_bytes: int = connection.max_reply_bytes
-        self._headers = HeaderCheck(self._reader, self._max_bytes)
-        self._size = 0  # of a reply that is not complete
-
-    def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the replies that have become complete.
-
-        Raises:
-            InvalidResponse: it is no reply, or one that is too large.
-        """
-        self._headers.feed(data, len(data))
-        self._size += len(data)
-        while True:
-            for reply in iter(self._reader.gets, INCOMPLETE):
-                self._size = 0
-                yield reply
-            if not self._headers.suspect:
-                break
-            self._headers.go_on()
-        if self._size > self._max_bytes:
-            raise _too_large(self._max_bytes)
-
-
-def _too_large(limit: int) -> InvalidResponse:
-    return InvalidResponse(f"the replies are larger than {limit:,} bytes (max_reply_bytes)")
+    return lambda milliseconds: selector.select(milliseconds and milliseconds / 1000)
 
 
 class ReplyParser:
@@ -211,13 +149,11 @@ class ReplyParser:
         refused: whether a reply is an error or contains one.
         unusable: whether an error means that this server must not be used (any more).
         may_block: whether the next reply is that of a command that may block.
-        at_once: whether the socket has replies and nothing else: no pushes, no TLS.
     """
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self.may_block = False
-        self.at_once: bool = connection.is_plain and connection.protocol == 2
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
@@ -227,6 +163,7 @@ class ReplyParser:
             **(decode if encoder.decode_responses else {}),
         )
         self.max_bytes: int = connection.max_reply_bytes
+        self._size = 0  # of what `received` was given, since its last reply
         self._seconds: float | None = connection.exchange_timeout
         self.headers = HeaderCheck(self.reader, self.max_bytes)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
@@ -242,7 +179,49 @@ class ReplyParser:
                 f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
             )
         if size > self.max_bytes:
-            raise _too_large(self.max_bytes)
+            raise InvalidResponse(
+                f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
+            )
+
+    def receive(
+        self, sock: Any, size: int, since: float, deadline: Deadline | None, usual: float | None
+    ) -> int:
+        """Give hiredis, which needs more, some bytes; more at a time for large replies.
+
+        ``size`` bytes have come since the time ``since``; return how many have by now. One reading
+        brings at most `READ_BYTES` more than the connection allows.
+        """
+        headers = self.headers
+        if headers.suspect:
+            headers.go_on()
+            return size
+        if size:
+            self.check(time.monotonic() - since, size)
+        if deadline is not None:  # data that has arrived is read even if it has passed
+            sock.settimeout(deadline.shorten(usual))
+        most = READ_BYTES if size < READ_BYTES else _MORE_BYTES
+        data = sock.recv(min(most, self.max_bytes - size + READ_BYTES))
+        if not data:
+            raise ConnectionError(CLOSED)
+        headers.feed(data, len(data))
+        return size + len(data)
+
+    def received(self, data: bytes) -> Iterator[Any]:
+        """Yield what has become complete of what a server sends unasked, as bytes.
+
+        Raises:
+            InvalidResponse: it is no reply, or one that is too large.
+        """
+        self.headers.feed(data, len(data))
+        self._size += len(data)
+        while True:
+            for reply in iter(self.gets_raw, INCOMPLETE):
+                self._size = 0
+                yield reply
+            if not self.headers.suspect:
+                break
+            self.headers.go_on()
+        self.check(0.0, self._size)
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""
@@ -257,6 +236,8 @@ class ReplyParser:
             return undecodable(error)
 
     def _error(self, text: str) -> Exception:
+        if _LACKS_EXEC.match(text):
+            raise InvalidResponse("the server lacks EXEC: set `select: confirmed`, use no MULTI")
         text, *args = re.split("(?=, with args beginning with)", text)  # what was sent is not shown
         try:
             error = parse_error(text)

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from threading import RLock
 from typing import Any, Final, TypeAlias
 
 from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
@@ -32,7 +31,6 @@ from redis.exceptions import (
     WatchError,
 )
 
-from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -48,7 +46,6 @@ from shardkit.network.connections.connector import (
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, effects
-from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -70,7 +67,7 @@ from shardkit.network.links.user_clients import (
     raise_unusable,
     reading,
 )
-from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
+from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
 from shardkit.operations.deadlines import call
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
@@ -99,41 +96,6 @@ def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
     return Command(to, key, args, script, block=block)
 
 
-class _Route:
-    """Where a client's commands go: takes the place of a topology and of clients for its link."""
-
-    def __init__(self, client: Any) -> None:
-        self._place, policy = client.place, client.policy
-        self.run = client.run
-        endpoint = Endpoint(
-            Shard(client.place.component.name),
-            policy.address,
-            Access(client, None, policy, None, RLock()),
-            None,
-        )
-        self._endpoints: Mapping[Any, Endpoint] = {None: endpoint}
-
-    def component(self, name: str) -> Component:
-        found: Component = self._place.left() or self._place.component
-        return found
-
-    @run_by_face
-    def reread(self, name: str) -> Steps[Component]:
-        yield self._place.reread
-        return self.component(name)
-
-    fresh, areread = component, reread
-
-    def endpoints(self, component: Component, raw: bool) -> Mapping[Any, Endpoint]:
-        """Return where the commands for each shard go: to the client itself, if it has no other."""
-        if component is not self._place.component:
-            others: Mapping[Any, Endpoint] = self._place.endpoints(component, raw)
-            return others
-        return self._endpoints
-
-    aendpoints = endpoints
-
-
 class _OnLink:
     """What both faces share."""
 
@@ -156,11 +118,11 @@ class _OnLink:
         if not self.linked or not _OF_REDIS_PY.isdisjoint(options):
             return None
         if has_plain_form(args[0], len(args)):
-            return [Command(self.place.component.name, args[1], args)]
+            return [Command(self.place.shard.component, args[1], args)]
         keys = _keys(args)
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
             return None
-        return [as_command(self.place.component.name, keys[0], args)]
+        return [as_command(self.place.shard.component, keys[0], args)]
 
     @run_by_face
     def execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
@@ -185,8 +147,8 @@ class _OnLink:
         self._open()
         require_open(self)
         if not self._links:
-            route = _Route(self)
-            self._links = [self.link_class(route, route, raw=each) for each in (False, True)]
+            place = self.place
+            self._links = [self.link_class(place, place, raw=each) for each in (False, True)]
         return self._links[raw].send(batch)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
@@ -405,7 +367,7 @@ class _Pipeline:
 
     def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
-        name, commands = self.client.place.component.name, []
+        name, commands = self.client.place.shard.component, []
         plain = [args for args, options in collected if _is_plain(args, options)]
         if len(plain) == len(collected) and not self.is_transaction:
             return Columns.of_rows(name, [args[1] for args in plain], plain)

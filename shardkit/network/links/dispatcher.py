@@ -109,6 +109,89 @@ def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     return [[each for each in turn if each] for turn in zip_longest(*by_server.values())]
 
 
+class _OrderScope(NamedTuple):
+    """Whose requests keep their order: a shard's, or those of a slot of a cluster."""
+
+    shard: Shard
+    address: str
+    slot: int | None
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
+        slot = slot_of(request.key) if endpoint.database is None else None
+        return cls(endpoint.shard, endpoint.address, slot)
+
+
+@dataclass(slots=True, eq=False)
+class _Dispatched:
+    """A batch that is dispatched, and its replies so far."""
+
+    batch: Batch
+    out: Replies
+    # What was not executed, or has to be once more.
+    pending: dict[int, _OrderScope] = field(default_factory=dict)
+    # Nodes by position; None for the master of the slot, as its replica cannot answer.
+    redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
+    # What is sent again although it may have been executed.
+    uncertain: set[int] = field(default_factory=set)
+
+    def fail(self, scopes: Mapping[int, _OrderScope], error: Exception) -> None:
+        """Have requests fail that were not sent again."""
+        for position, scope in scopes.items():
+            sent, details = position in self.uncertain, details_of(self.batch[position])
+            failure = unreached(scope.shard, scope.address, error, "", sent=sent, **details)
+            self.out[position] = failure
+        self.out.failed = True
+
+    def refuse_separated(self, todo: Sequence[int], component: Component) -> Sequence[int]:
+        """Refuse requests whose keys a split has separated, and those behind on their shards."""
+        kept, closed, first = [], set[Shard](), ""
+        for position in todo:
+            request = self.batch[position]
+            shards = separated(request, component)
+            if not shards and component.name in components_of((request.to,)):
+                shards = [place(request.to, request.key, {component.name: component})]
+            if len(shards) > 1 or closed.intersection(shards):
+                if len(shards) > 1:
+                    why = live_apart(request.name, shards)
+                    first = first or why.message
+                else:
+                    text = f"{request.name} was to follow what was refused: {first}"
+                    why = CrossShardError(text, "repeat it")
+                closed.update(shards)
+                ran = position in self.uncertain
+                self.out[position] = refused_by_split(request, why, shards[0], ran)
+                self.out.failed = True
+            else:
+                kept.append(position)
+        return kept
+
+    def end_round(self, attempts: Iterable[Attempt], outcome: _Outcome) -> None:
+        """Note what must be sent, again or for the first time, so that order is kept."""
+        refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+        executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+        places: dict[int, _OrderScope] = {}
+        batch, out, pending = self.batch, self.out, self.pending
+        for attempt in attempts:
+            for part in attempt.parts:
+                for position in part.positions:
+                    places[position] = _OrderScope.of(part.endpoints[0], batch[position])
+        for position in outcome.failures:
+            refused[places[position]].append(position)
+        for position in set(places).difference(outcome.failures):
+            if places[position] in refused:
+                executed[places[position]].append(position)
+        left = {n: scope for n, scope in pending.items() if n not in places and out[n] is None}
+        for scope, positions in refused.items():
+            repeated, failed = order.again(batch, positions, executed[scope])
+            for position in failed:
+                out[position], out.failed = outcome.failures[position](), True
+            for position in repeated:
+                out[position] = None
+                left[position] = scope
+        self.pending = left
+
+
 @dataclass(slots=True)
 class _Outcome:
     """What the attempts of one round mean for the next."""
@@ -116,7 +199,6 @@ class _Outcome:
     retry: int  # the round's number
     tries: int  # the number of rounds that did not only wait
     waited: float  # seconds of pauses before the next round
-    # Nodes by position; None for the master of the slot, as its replica cannot answer.
     redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)  # clusters' that must refresh their slots
     unready: set[str] = field(default_factory=set)  # components whose servers are not ready
@@ -153,11 +235,8 @@ class Dispatcher:
 
         ``attempt`` is the first attempt at the whole batch, if the link has already made it.
         """
-        out = Replies([None] * len(batch))
+        call = _Dispatched(batch, Replies([None] * len(batch)))
         todo: Sequence[int] = range(len(batch))
-        pending: dict[int, _OrderScope] = {}  # what was not executed, or has to be once more
-        redirected: dict[int, tuple[str, int] | None] = {}
-        uncertain: set[int] = set()
         attempts = []
         if attempt is not None:
             attempt.loaded = self.loaded(attempt.owner, getattr(attempt.node, "name", ""))
@@ -173,7 +252,7 @@ class Dispatcher:
                 waited += pause
             deadline = earliest(None)
             if retry and deadline is not None and deadline.left() <= 0:
-                _fail(batch, pending, deadline.passed(), uncertain, out)
+                call.fail(call.pending, deadline.passed())
                 break
             if retry and handlers:
                 emit(CommandsRetried(len(todo), retry))
@@ -181,71 +260,60 @@ class Dispatcher:
                 try:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
-                    attempts = yield from self._attempt(
-                        clients, batch, todo, redirected, joins, pending, uncertain, out
-                    )
+                    attempts = yield from self._attempt(clients, call, todo, joins)
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
-                    if not pending:  # nothing was sent: the whole batch can be refused
+                    if not call.pending:  # nothing was sent: the whole batch can be refused
                         raise
-                    _fail(batch, pending, error, uncertain, out)
+                    call.fail(call.pending, error)
                     break
             outcome = _Outcome(retry, tries, waited + pause_before(retry + 1))
             for attempt in attempts:
                 try:
-                    self._settle_all(attempt, outcome, uncertain, out)
+                    self._settle_all(attempt, outcome, call)
                 except ATTEMPT_ERRORS as error:
                     why = InvalidResponse(f"the replies do not match the requests: {error!r}")
                     why.__cause__ = error
                     attempt.error, attempt.sent, attempt.replies = why, True, []
-                    self._settle_all(
-                        attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out
-                    )
+                    self._settle_all(attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), call)
             for client in outcome.stale:
                 yield from self._learned(client)
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
                     yield partial(self.component, name, again=True)
-            before, asked = len(pending), outcome.pause
-            if outcome.failures or pending:
-                pending = _pending(batch, attempts, pending, outcome, out)
-            if not pending:
+            before, asked = len(call.pending), outcome.pause
+            if outcome.failures or call.pending:
+                call.end_round(attempts, outcome)
+            if not (pending := call.pending):
                 break
             tries += not outcome.stalled.issuperset(outcome.failures)
             if retry and len(pending) < before:
                 retry = tries = 0
             sent = set(todo)
-            redirected = {n: where for n, where in redirected.items() if n not in sent}
-            redirected |= outcome.redirected
+            others = {n: where for n, where in call.redirected.items() if n not in sent}
+            call.redirected = others | outcome.redirected
             stalled = {pending[n] for n in outcome.stalled if n in pending}
-            todo = order.sent_in_pieces(pending, redirected, stalled)
-        return out
+            todo = order.sent_in_pieces(pending, call.redirected, stalled)
+        return call.out
 
     def _learned(self, client: Any) -> Steps[None]:
         with tolerated(*ATTEMPT_ERRORS), within(earliest(client.policy.deadline)):
             yield partial(self._learn, client)  # if not, the next attempt tells
 
     def _attempt(
-        self,
-        clients: Any,
-        batch: Batch,
-        todo: Sequence[int],
-        redirected: dict[int, tuple[str, int] | None],
-        joins: bool,
-        pending: dict[int, _OrderScope],
-        uncertain: set[int],
-        out: Replies,
+        self, clients: Any, call: _Dispatched, todo: Sequence[int], joins: bool
     ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
 
-        ``pending`` gets those that must wait for others.
+        Those that must wait for others become pending.
         """
+        batch, pending = call.batch, call.pending
         components: dict[str, Component] = {}
         for name in components_in(batch, todo):
             component = components[name] = yield partial(self.component, name)
             if component.splits_tags:
                 require_together(batch, component)
             elif was_split_lately(component) and (type(batch) is not Columns or not batch.name):
-                todo = _refuse_separated(batch, todo, component, uncertain, out)
+                todo = call.refuse_separated(todo, component)
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
@@ -265,7 +333,7 @@ class Dispatcher:
                 except (ShardFailure, RedisError, RedisClusterException, OSError) as error:
                     why, shard = getattr(error, "error", None) or error, Shard(name, number)
                     scope = _OrderScope(shard, component.entry_of(shard).address, None)
-                    _fail(batch, dict.fromkeys(positions, scope), why, uncertain, out)
+                    call.fail(dict.fromkeys(positions, scope), why)
                     continue
                 if endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
@@ -276,11 +344,7 @@ class Dispatcher:
                     if delayed:
                         positions = [each for each in positions if each not in delayed]
                     more = common if block is None else {"block": block}
-                    attempts.extend(
-                        self._attempts_on_nodes(
-                            batch, endpoint, positions, redirected, uncertain, out, **more
-                        )
-                    )
+                    attempts.extend(self._attempts_on_nodes(call, endpoint, positions, **more))
                 elif block is None:
                     lanes[endpoint.lane].append((endpoint, positions))
                 else:
@@ -313,17 +377,10 @@ class Dispatcher:
         return attempts
 
     def _attempts_on_nodes(
-        self,
-        batch: Batch,
-        endpoint: Endpoint,
-        positions: Sequence[int],
-        redirected: dict[int, tuple[str, int] | None],
-        uncertain: set[int],
-        out: Replies,
-        **common: Any,
+        self, call: _Dispatched, endpoint: Endpoint, positions: Sequence[int], **common: Any
     ) -> list[Attempt]:
         """Return the attempts on a cluster: one for each node, and one for what asks it."""
-        client = endpoint.access.client
+        batch, redirected, client = call.batch, call.redirected, endpoint.access.client
         owners, reads = slot_owners(client), reads_replicas(client)
         if isinstance(batch, Columns):
             common["rows"] = batch.rows
@@ -344,7 +401,7 @@ class Dispatcher:
                     node = owners[slot][0]
             except ATTEMPT_ERRORS as error:
                 scope = _OrderScope(endpoint.shard, "cluster", slot)
-                _fail(batch, {position: scope}, error, uncertain, out)
+                call.fail({position: scope}, error)
                 continue
             try:
                 by_node[node.name, where is not None][1].append(position)
@@ -368,13 +425,8 @@ class Dispatcher:
         kept["asked"] = now
         return True
 
-    def _settle_all(
-        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
-    ) -> None:
-        """Put the replies to an attempt into ``out``, and note what must be sent again.
-
-        ``uncertain`` gets the positions that are sent again although they may have been executed.
-        """
+    def _settle_all(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
+        """Note the replies to an attempt, and what must be sent again."""
         if attempt.error is None:
             if handlers:
                 attempt.tell_loaded()
@@ -382,21 +434,20 @@ class Dispatcher:
                 attempt.loaded.clear()
             attempt.loaded.update(attempt.brought)
             if not attempt.refused:
-                replies = attempt.values(attempt.replies)
+                replies, out = attempt.values(attempt.replies), call.out
                 if len(replies) == len(attempt.positions):  # no transactions
                     for position, reply in zip(attempt.positions, replies, strict=True):
                         out[position] = reply
                     return
         for part in attempt.by_shard():
-            self._settle(part, outcome, uncertain, out)
+            self._settle(part, outcome, call)
 
-    def _settle(
-        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
-    ) -> None:
-        """Put the replies of one shard into ``out``, but of what must be sent again.
+    def _settle(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
+        """Note the replies of one shard, but of what must be sent again.
 
         If they are lost, so may be all of its requests.
         """
+        out, uncertain = call.out, call.uncertain
         lost, owner, node = attempt.error, attempt.owner, attempt.node
         if isinstance(lost, ClosedError):
             raise lost
@@ -467,90 +518,6 @@ class Dispatcher:
         # Once, as the request itself may break the connection; and never after a timeout.
         again = outcome.retry == 0 and not isinstance(error, TimeoutError)
         return again and (moved or repeatable)
-
-
-class _OrderScope(NamedTuple):
-    """Whose requests keep their order: a shard's, or those of a slot of a cluster."""
-
-    shard: Shard
-    address: str
-    slot: int | None
-
-    @classmethod
-    def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
-        slot = slot_of(request.key) if endpoint.database is None else None
-        return cls(endpoint.shard, endpoint.address, slot)
-
-
-def _pending(
-    batch: Batch,
-    attempts: Iterable[Attempt],
-    pending: Mapping[int, _OrderScope],
-    outcome: _Outcome,
-    out: Replies,
-) -> dict[int, _OrderScope]:
-    """Return what must be sent, again or for the first time, so that order is kept."""
-    refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
-    executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
-    places: dict[int, _OrderScope] = {}
-    for attempt in attempts:
-        for part in attempt.parts:
-            for position in part.positions:
-                places[position] = _OrderScope.of(part.endpoints[0], batch[position])
-    for position in outcome.failures:
-        refused[places[position]].append(position)
-    for position in set(places).difference(outcome.failures):
-        if places[position] in refused:
-            executed[places[position]].append(position)
-    left = {n: scope for n, scope in pending.items() if n not in places and out[n] is None}
-    for scope, positions in refused.items():
-        repeated, failed = order.again(batch, positions, executed[scope])
-        for position in failed:
-            out[position] = outcome.failures[position]()
-            out.failed = True
-        for position in repeated:
-            out[position] = None
-            left[position] = scope
-    return left
-
-
-def _fail(
-    batch: Batch,
-    pending: Mapping[int, _OrderScope],
-    error: Exception,
-    uncertain: set[int],
-    out: Replies,
-) -> None:
-    for position, scope in pending.items():
-        sent = position in uncertain
-        details = details_of(batch[position])
-        out[position] = unreached(scope.shard, scope.address, error, "", sent=sent, **details)
-    out.failed = True
-
-
-def _refuse_separated(
-    batch: Batch, todo: Sequence[int], component: Component, uncertain: set[int], out: Replies
-) -> Sequence[int]:
-    """Refuse requests whose keys a split has separated, and those behind them on their shards."""
-    kept, closed, first = [], set[Shard](), ""
-    for position in todo:
-        request = batch[position]
-        shards = separated(request, component)
-        if not shards and component.name in components_of((request.to,)):
-            shards = [place(request.to, request.key, {component.name: component})]
-        if len(shards) > 1 or closed.intersection(shards):
-            if len(shards) > 1:
-                why = live_apart(request.name, shards)
-                first = first or why.message
-            else:
-                text = f"{request.name} was to follow what was refused: {first}"
-                why = CrossShardError(text, "repeat it")
-            closed.update(shards)
-            out[position] = refused_by_split(request, why, shards[0], position in uncertain)
-            out.failed = True
-        else:
-            kept.append(position)
-    return kept
 
 
 def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:

@@ -29,7 +29,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from itertools import accumulate
 from math import inf
 from operator import attrgetter, call
 from queue import Empty, SimpleQueue
@@ -353,12 +352,10 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
                 return
             exchange.connect()
             with lock:
-                if not left:
-                    exchange.helped = False
-                    ready.put(exchange)
-                    continue
-            exchange.helped = False
-            exchange.close(False)
+                is_late, exchange.helped = left, False
+                ready.put(exchange)
+            if is_late:
+                exchange.close(False)
 
     if len(exchanges) == 1:
         exchanges[0].helped = False
@@ -452,7 +449,6 @@ class Exchange:
         self.until = inf  # when the next replies are late, in monotonic seconds
         self.form = PLAIN  # how the requests reach a single database
         self.due = 0  # replies to what has been written, and will be
-        self._expected: list[int] = []  # replies up to the end of each chunk
         self._written = self._read = 0  # chunks
         self._replies: list[Any] = []
         self.deadline = attempt.deadline
@@ -540,8 +536,7 @@ class Exchange:
             if self.form == CONFIRMED:
                 return False
             self._chunks = [Chunk(data, count), *others]
-        self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
-        self.due = self._expected[-1]
+        self.due = sum([chunk.replies for chunk in self._chunks])
         return True
 
     def _write(self) -> None:
@@ -564,14 +559,15 @@ class Exchange:
     def read(self) -> None:
         """Read the replies to the next chunk, and write the one after the next."""
         n = self._read
-        expected = self._expected[n]
         more = n + 1 < len(self._chunks)
         try:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
-            read = self.connection.read_replies
-            if self._in_time(read, self._replies, expected, self.raw, more):
-                self._refused = True
+            replies, refused = self.connection.round_trip(
+                b"", self.raw, self.deadline, self._chunks[n].replies, more
+            )
+            self._replies += replies
+            self._refused = self._refused or refused
             if self.timeout_changed and self.block is None:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1
@@ -585,8 +581,6 @@ class Exchange:
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if what comes next cannot be seen there."""
-        if len(self._replies) >= self._expected[self._read]:
-            return None
         number = getattr(self.connection, "poll_number", None)
         return None if number is None else number()
 
@@ -748,9 +742,7 @@ def _split(attempt: Attempt) -> list[Part]:
 
 def _receive(attempt: Attempt, received: Received) -> None:
     attempt.replies, attempt.refused, attempt.written = received, received.refused, received.written
-    attempt.sent = True
-    if received.lost is not None:
-        attempt.error, attempt.sent = received.lost
+    attempt.error, attempt.sent = received.error, received.sent
 
 
 def _note_end(attempt: Attempt, future: object) -> None:

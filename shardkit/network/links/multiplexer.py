@@ -33,14 +33,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from hiredis import PushNotification
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
 
 from shardkit.events import handlers
 from shardkit.network.connections.connection import extended_timeout
-from shardkit.network.connections.connection_state import closed_error
+from shardkit.network.connections.connection_state import ELSEWHERE, closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
@@ -69,13 +69,6 @@ READ_AGAIN_BEHIND, MOST_READ_AGAIN = 2 * 1024 * 1024, 64  # bytes of a reply; re
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
-class ConnectionLost(NamedTuple):
-    """How a request failed; ``sent`` if the server may have seen it."""
-
-    error: Exception
-    sent: bool
-
-
 async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
     """Release a connection, closed if it is broken."""
     if broken:
@@ -95,14 +88,8 @@ async def carried(
     except ResponseError as error:  # to SELECT
         return list(refusals(error, count))
     connection.for_block = block is not None
-    replies: list[Reply] = []
     with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
+        return await arun_steps(connection.replies(count, raw))
 
 
 class Received(Replies):
@@ -115,7 +102,8 @@ class Received(Replies):
     # knows each by, and its future.
     parts: Sequence[tuple[Any, asyncio.Future[Received]]] = ()
     refused = False  # whether an error is among them, inside one, or in their place
-    lost: ConnectionLost | None = None  # the error in their place
+    error: Exception | None = None  # in their place
+    sent = True  # whether the server may have seen the request
     written = 0.0  # when the request was written, by `time.perf_counter`, if there are handlers
 
 
@@ -163,8 +151,9 @@ class QueuedRequest:
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
         if not (self.is_copy or self.future.done()):
-            self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
-            self.future.set_result(self.replies)
+            replies = self.replies
+            replies.error, replies.sent, replies.refused = error, sent, True
+            self.future.set_result(replies)
 
 
 Part: TypeAlias = tuple[Any, Sequence[Chunk], ClientDatabase, int]
@@ -258,6 +247,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         ``split`` returns, see `QueuedRequest`. With ``raw``, replies are bytes, else as the entry
         says. ``does`` are the commands' effects.
         """
+        if asyncio._get_running_loop() is not self._loop:
+            raise closed_error(ELSEWHERE)
         future = self._loop.create_future()
         request = QueuedRequest(chunks, future, databases[0], raw, does)
         if len(databases) > 1:

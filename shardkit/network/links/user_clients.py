@@ -389,11 +389,11 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         told = _told(pool, args) if handlers else None
         (data, does), databases = packed, (pool.database,)
         received = await connection.submit(((data, 1),), databases, False, deadline, does)
-        lost = received.lost
-        if lost is not None:
+        error, sent = received.error, received.sent
+        if error is not None:
             if told is not None:
-                settled(told, lost.error, maybe_executed=lost.sent)
-            raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
+                settled(told, error, maybe_executed=sent)
+            raise pool.policy.named(error, sent=sent) from error.__cause__
         refused = received.refused
         value = self._value(args[0], options, received[0], refused, told, received.written)
         return await value if hasattr(value, "__await__") else value

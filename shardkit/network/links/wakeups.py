@@ -27,7 +27,6 @@ import os
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -40,7 +39,7 @@ from shardkit.errors import ShardKitError
 from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.databases import Steps
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
-from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
@@ -207,34 +206,21 @@ class Subscriptions:
     """The subscriptions of a blocking kit, one for each server. A forked child gets its own."""
 
     def __init__(self) -> None:
-        self.after_fork()
-        renewed_in_children(self)
-
-    def after_fork(self) -> None:
-        """Forget the parent's."""
-        self._lock = threading.Lock()
-        self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription | None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._lock = ForkSafeLock()
 
     def get(self, client: Any, pool: Any, node: Any, *, connect: bool) -> Subscription | None:
         """Return the subscription on a server, or a cluster's node; None if there is none.
 
         With ``connect``, make one if needed and possible.
         """
-        name = "" if node is None else node.name
-        known = self._by_client.get(client, {}).get(name)
-        if known is not None and not known.broken:
-            return known
-        if not connect:
-            return None
-        with self._lock:
-            by_node = self._by_client.setdefault(client, {})
-            known = by_node.get(name)
-            if known is None or known.broken:
-                known = Subscription(pool).start(_tags_on(client, node))
-                by_node[name] = known
-        return known
+        name, by_node = "" if node is None else node.name, kept_with(client, self)
+        known: Subscription | None = by_node.get(name)
+        if connect and (known is None or known.broken):
+            with self._lock:
+                known = by_node.get(name)
+                if known is None or known.broken:
+                    known = by_node[name] = Subscription(pool).start(_tags_on(client, node))
+        return None if known is None or known.broken else known
 
 
 class AsyncSubscription(_ServerSubscription):

@@ -31,7 +31,6 @@ from shardkit.config.component import (
     shards_key,
 )
 from shardkit.network.connections.redis_private import socket_of
-from shardkit.network.connections.replies import UnaskedReplies
 from shardkit.network.connections.slot_owner import plain
 
 BEAT = 2.0  # seconds between two checks of the server
@@ -48,7 +47,6 @@ class ChangeFeed:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._received = UnaskedReplies(connection)
         try:
             connection.connect()
             command = ["CLIENT", "TRACKING", "ON", "BCAST"]
@@ -88,7 +86,7 @@ class ChangeFeed:
             if not data:
                 raise ConnectionError("the config server closed the connection")
             try:
-                for reply in self._received.feed(data):
+                for reply in self._connection.reply_parser.received(data):
                     if isinstance(reply, hiredis.PushNotification):
                         keys = reply[1] if reply[0] == b"invalidate" else []
                         if keys is None:

@@ -5,6 +5,7 @@ A table: each command that changes its connection, in each spelling, in each way
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -14,11 +15,11 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio as aioredis
-from arranged import ask, map_of
+from arranged import ask, exit_code, forked, map_of
 from faces import ALL_CASES
 from link_helpers import of, opened
 
-from shardkit import ShardMap
+from shardkit import ClosedError, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 
 COMMANDS: list[tuple[Any, ...]] = [
@@ -246,6 +247,80 @@ async def test_a_finished_transaction_leaves_its_connection_open(
             await of(getattr(pipe, ends)())
             await of(pipe.reset())
         assert (await of(third.client_info()))["id"] == known
+    ask(server, "flushall")
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_forked_child_does_not_go_on_without_the_state_of_its_parents_connection(
+    kind: str, private: bool, server: LocalServer
+) -> None:
+    async with opened(kind, described(server)) as face:
+        third = await of(face.kit.client("t", 3, private=private))
+        one, pipe = third.client(), third.pipeline()
+        await of(one.execute_command("SELECT", 6))
+        await of(pipe.watch("k"))
+        pipe.multi()
+        pipe.set("k", 1)
+
+        async def use() -> None:
+            for _ in range(2):
+                with pytest.raises(redis.ConnectionError, match="is its parent process's"):
+                    await of(one.set("of the child", 1))
+            with pytest.raises(redis.WatchError):
+                await of(pipe.execute())
+
+        assert exit_code(forked(lambda: asyncio.run(use()))) == 0
+        await of(one.set("of the parent", 1))
+        assert await of(pipe.execute()) == [True]
+        await of(one.close() if kind == "blocking" else one.aclose())
+    with server.client(db=6) as sixth, server.client(db=3) as mine:
+        assert (sixth.keys(), mine.keys()) == ([b"of the parent"], [b"k"])
+        mine.flushall()
+
+
+@pytest.mark.parametrize("entry", [{}, {"select": "confirmed"}])
+async def test_no_connection_stays_in_a_transaction_on_a_server_without_exec(
+    kind: str, entry: dict[str, Any]
+) -> None:
+    config = {"rename-command": ("EXEC", "")}
+    with LocalServer(config=config) as lacking:
+        async with opened(kind, described(lacking, **entry)) as face:
+            third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
+            failed = 0
+            for client, other in 2 * [(third, fourth), (fourth, third)]:
+                with pytest.raises(redis.InvalidResponse, match="the server lacks EXEC"):
+                    await of(client.pipeline().set("k", 1).execute())
+                assert [await of(each.get("k")) for each in (client, other)] == [None, None]
+                try:  # while the other's database is selected
+                    assert await of(client.set("mine", 1)) is True
+                except redis.InvalidResponse:
+                    failed += 1
+            assert failed == (0 if entry else 4)
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_server_with_too_many_clients_says_so(
+    kind: str, private: bool, server: LocalServer
+) -> None:
+    async with opened(kind, described(server)) as face:
+        with server.client() as admin:
+            client = await of(face.kit.client("t", 3, private=private))
+            most = admin.config_get("maxclients")["maxclients"]
+            admin.config_set("maxclients", 1)
+            try:
+                with pytest.raises(ShardUnavailable, match="has as many clients as it allows"):
+                    await of(client.get("k"))
+            finally:
+                admin.config_set("maxclients", most)
+
+
+async def test_a_client_refuses_another_event_loop(server: LocalServer) -> None:
+    async with opened("awaiting", described(server)) as face:
+        third = await of(face.kit.client("t", 3))
+        await third.set("k", 1)
+        with pytest.raises(ClosedError, match=r"^this client belongs to another event loop; "):
+            await asyncio.to_thread(lambda: asyncio.run(third.get("k")))
+        assert await third.get("k") == b"1"
     ask(server, "flushall")
 
 

@@ -8,6 +8,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import redis
 import yaml
 from arranged import ask, exit_code, forked, map_of
 from faces import Face, faced, own_client
-from link_helpers import FACES, clients_of, eventually, in_threads, of, opened
+from link_helpers import FACES, clients_of, eventually, in_threads, of, opened, paused
 from redis.backoff import NoBackoff
 
 import shardkit
@@ -421,6 +422,23 @@ def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(fac
     assert lines(face, own) == released
     assert not own.connections.lent
     assert client.connection_pool.connections.idle == []
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_call_under_way_ends_well_when_others_reset_its_pool(
+    kind: str, private: bool, here: LocalServer
+) -> None:
+    async with opened(kind, map_of(one={"entry": {"port": here.port}})) as face:
+        client = await of(face.kit.client("one", private=private))
+        get = client.get if kind == "awaiting" else partial(asyncio.to_thread, client.get)
+        client.connection_pool.reset()
+        await of(client.get("never set"))
+        with paused(here):
+            call = asyncio.ensure_future(get("never set"))
+            assert await eventually(lambda: ": 1 in use" in repr(client.connection_pool))
+            client.connection_pool.reset()
+        assert await call is None
+        assert await of(client.get("never set")) is None
 
 
 def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:

@@ -30,6 +30,12 @@ def subscribed(face: Face, **options: Any) -> Any:
     return channel.get_message
 
 
+def routed(face: Face) -> Any:
+    channel = face.kit.key_sharded("c").pubsub()
+    face.run(channel.psubscribe("*"))
+    return lambda: channel.get_message(timeout=1)
+
+
 def private(face: Face) -> Any:
     return subscribed(face, private=True)
 
@@ -53,12 +59,17 @@ def lent(face: Face) -> Any:
     return lambda: connection.send_command("PING")
 
 
-@pytest.mark.parametrize("held", [woken, subscribed, private, single, watched, lent])
+@pytest.mark.parametrize("held", [woken, subscribed, routed, private, single, watched, lent])
 @pytest.mark.parametrize("kind", FACES)
 def test_what_a_user_still_holds_is_closed_with_its_kit(
     kind: str, held: Callable[[Face], Any]
 ) -> None:
-    with LocalServer() as server, faced(kind, map_of(c={"entry": {"port": server.port}})) as face:
+    with (
+        LocalServer() as server,
+        faced(
+            kind, map_of(c={"entry": {"port": server.port}, "shards": [{"port": server.port}]})
+        ) as face,
+    ):
         before = sockets()
         use = held(face)
         assert sockets() != before

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import ask
+from arranged import ask, exit_code, forked
 from link_helpers import Face, command, eventually, hearing, mapped, opened, script_call
 from redis.crc import key_slot
 from scripted_server import bulk, scripted
@@ -285,12 +285,13 @@ def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit: ShardKit) -> None:
     link: Any = kit.driver.link
     channel = link.subscribe(Subscribe("one", "x"))
-    parents = link._subscription("one", "x", False)
-    link._subscriptions.after_fork()  # as in a child
-    assert link.subscribe(Subscribe("one", "x", connect=False)) == ""
-    assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
-    assert not parents.broken
-    parents.close()
+
+    def subscribes_anew() -> None:
+        assert link.subscribe(Subscribe("one", "x", connect=False)) == ""
+        assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
+
+    assert exit_code(forked(subscribes_anew)) == 0
+    assert link.subscribe(Subscribe("one", "x", connect=False)) == channel
 
 
 async def test_a_subscription_whose_start_was_cancelled_is_none() -> None:
