@@ -432,13 +432,13 @@ async def test_a_call_under_way_ends_well_when_others_reset_its_pool(
         client = await of(face.kit.client("one", private=private))
         get = client.get if kind == "awaiting" else partial(asyncio.to_thread, client.get)
         client.connection_pool.reset()
-        await of(client.get("k"))
+        await of(client.get("missing"))
         with paused(here):
-            call = asyncio.ensure_future(get("k"))
+            call = asyncio.ensure_future(get("missing"))
             assert await eventually(lambda: ": 1 in use" in repr(client.connection_pool))
             client.connection_pool.reset()
         assert await call is None
-        assert await of(client.get("k")) is None
+        assert await of(client.get("missing")) is None
 
 
 def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
