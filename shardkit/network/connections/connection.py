@@ -473,6 +473,10 @@ class AsyncClosable(ConnectionState):
                     await send(pieces, check_health=False)
         except BuiltinTimeoutError:
             raise TimeoutError("Timeout writing to socket") from None
+        except ConnectionError as error:
+            if self.connecting:  # what it has said last may be lost
+                raise ConnectionError(f"{error} Has the server reached maxclients?") from error
+            raise
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""

@@ -308,7 +308,7 @@ async def test_a_server_with_too_many_clients_says_so(
             most = admin.config_get("maxclients")["maxclients"]
             admin.config_set("maxclients", 1)
             try:
-                with pytest.raises(ShardUnavailable, match="has as many clients as it allows"):
+                with pytest.raises(ShardUnavailable, match="maxclients"):
                     await of(client.get("k"))
             finally:
                 admin.config_set("maxclients", most)
