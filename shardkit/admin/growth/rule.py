@@ -6,7 +6,8 @@
     split            a key ─► the shard that the new count and placement say
     into a cluster   a key ─► the node that has its slot
 
-A split also checks that each key tells its place: that it is where its name says.
+A split also checks that each key tells its place: that it is where its name says. Fences of guards
+do not, as they are where guarded keys are: every shard gets the largest token of each.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from shardkit.admin.growth.relocation import (
 )
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.coordination.guard import FENCE
 from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
 from shardkit.routing.keys import KeyRoutes
@@ -49,6 +51,7 @@ class CopyRule:
         sources: the databases that are left, each once.
         targets: the databases that take over, each once.
         names: the shard at each target, for messages.
+        fences: keys of guards' fences that are to be carried to every target, and where they are.
     """
 
     names: Mapping[Place, str]
@@ -57,6 +60,7 @@ class CopyRule:
         self.sources = list(dict.fromkeys(map(Place.parse, move.sources)))
         self.targets = list(dict.fromkeys(map(Place.parse, move.targets)))
         self.names = dict(zip(map(Place.parse, move.targets), move.shards, strict=False))
+        self.fences: set[tuple[Place, bytes]] = set()
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """Return where keys of a database go."""
@@ -96,7 +100,8 @@ class ByPlacement(CopyRule):
         self._place_new = self._placing(self._after, self._new, slots[1])
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `CopyRule`."""
+        """See `CopyRule`; fences of guards are noted instead."""
+        self.fences.update((source, key) for key in keys if FENCE.fullmatch(key))
         wrong = self.misplaced(source, keys)
         if wrong:
             raise misplaced_error(self._component, str(source), len(wrong), len(keys), wrong)
@@ -116,7 +121,7 @@ class ByPlacement(CopyRule):
         return [
             key
             for key, n in zip(keys, numbers, strict=True)
-            if self._old[n] != source or not self._route.tells(key)
+            if (self._old[n] != source or not self._route.tells(key)) and not FENCE.fullmatch(key)
         ]
 
     def _placing(
@@ -136,7 +141,8 @@ class ByPlacement(CopyRule):
     ) -> Mapping[Place, list[bytes]]:
         groups: defaultdict[Place, list[bytes]] = defaultdict(list)
         for key, n in zip(keys, place(keys), strict=True):
-            groups[places[n]].append(key)
+            if not FENCE.fullmatch(key):
+                groups[places[n]].append(key)
         return groups
 
     def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:

@@ -26,7 +26,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice, product
+from itertools import groupby, islice, product
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
@@ -58,6 +59,7 @@ from shardkit.admin.growth.shard_copy import (
 from shardkit.admin.pushes import attest
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
+from shardkit.coordination.guard import FENCE
 from shardkit.errors import GrowthError, MissedChangesError, counted
 from shardkit.network.links.resp import Arguments
 
@@ -83,6 +85,7 @@ class ShardMover(Mover):
         self._new: Clients = {}
         self._copies: list[DatabaseCopy] = []
         self._before: list[tuple[bytes, ...]] = []  # of the targets, before the copy
+        self._tokens: dict[bytes, tuple[int, int]] = {}  # of guards' fences, and milliseconds left
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
@@ -324,9 +327,38 @@ class ShardMover(Mover):
 
     def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
+        self._carry_fences()
         keys = {at: gate.proof_key(client) for at, client in self._new.items()}
         proofs = {at: [("SET", key, self._move.id)] for at, key in keys.items()}
         gate.write_under(self._new, self._attempt, proofs)
+
+    def _carry_fences(self) -> None:
+        """Give every target the largest token of each guard's fence that was seen at the sources.
+
+        Nodes of a cluster get none: there, each tag has a fence.
+        """
+        seen, self._rule.fences = sorted(self._rule.fences), set()
+        slices, fences = exchange.Slices(), dict[bytes, None]()
+        for place, own in groupby(seen, itemgetter(0)):
+            for keys in slices.of([key for _, key in own]):
+                asked = [("MGET", key) for key in keys], [("PTTL", key) for key in keys]
+                replies = exchange.ask(self._old[place], *asked)
+                slices.note(len(keys), len(keys))
+                for key, [token], left in zip(keys, replies, replies[len(keys) :], strict=False):
+                    if token and token.isdigit():
+                        name = FENCE.sub(rb"\1", key)
+                        self._tokens[name] = max(self._tokens.get(name, (0, 0)), (int(token), left))
+                        fences[name] = None
+                    elif left != -2:
+                        raise GrowthError(
+                            f"{place}: {key.decode()} has no token of a guard", "rename the key"
+                        )
+        for part in slices.of([] if self._new_gate.is_cluster else list(fences)):
+            commands = [
+                ("SET", name, token, *(("PX", left + 1) if left >= 0 else ()))
+                for name, (token, left) in ((name, self._tokens[name]) for name in part)
+            ]
+            gate.write_under(self._new, self._attempt, dict.fromkeys(self._new, commands))
 
     def _lost(self, sampled: bool = True) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
@@ -550,6 +582,7 @@ class ShardMover(Mover):
             )
         for capture in captures.values():  # before what differs is anybody's fault
             capture.require_complete()
+        self._carry_fences()  # the rest later, while no client writes
         if not compared.same:
             raise GrowthError(
                 f"both servers differ in {counted(compared.differing, 'key')}, such as "
@@ -915,6 +948,7 @@ class ShardMover(Mover):
             mover._old, mover._new, mover._stack = self._new, self._old, self._stack
             if mover._take_over():
                 mover._copies, mover._before = copies, mover._run_of(self._old)
+                mover._rule = copies[0].rule
                 for copy in copies:
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):
