@@ -60,10 +60,8 @@ from shardkit.structures.base.arguments import check_seconds
 T = TypeVar("T")
 
 LONGEST_MEMORY = 10 * 365 * 86_400.0
-FENCE = re.compile(
-    rb"((?:lock|rwlock|semaphore|election|quorum):[^{}]+:fence)(?::\{.+\})?", re.DOTALL
-)
-"""What fences are called: on shards as the first group."""
+FENCE = re.compile(rb"(?:lock|rwlock|semaphore|election|quorum):[^{}]+:fence")
+"""What fences are called, but on clusters, where a tag follows."""
 
 
 class Guard(Structure[Face]):

@@ -26,8 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import groupby, islice, product
-from operator import itemgetter
+from itertools import islice, product
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
@@ -59,7 +58,6 @@ from shardkit.admin.growth.shard_copy import (
 from shardkit.admin.pushes import attest
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
-from shardkit.coordination.guard import FENCE
 from shardkit.errors import GrowthError, MissedChangesError, counted
 from shardkit.network.links.resp import Arguments
 
@@ -85,7 +83,6 @@ class ShardMover(Mover):
         self._new: Clients = {}
         self._copies: list[DatabaseCopy] = []
         self._before: list[tuple[bytes, ...]] = []  # of the targets, before the copy
-        self._tokens: dict[bytes, tuple[int, int]] = {}  # of guards' fences, and milliseconds left
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
@@ -333,30 +330,21 @@ class ShardMover(Mover):
         gate.write_under(self._new, self._attempt, proofs)
 
     def _carry_fences(self) -> None:
-        """Give every target the largest token of each guard's fence that was seen at the sources.
-
-        Nodes of a cluster get none: there, each tag has a fence.
-        """
-        seen, self._rule.fences = sorted(self._rule.fences), set()
-        slices, fences = exchange.Slices(), dict[bytes, None]()
-        for place, own in groupby(seen, itemgetter(0)):
-            for keys in slices.of([key for _, key in own]):
+        """Give every target the largest token of each guard's fence that was seen at a source."""
+        names, self._rule.fences = sorted(self._rule.fences), set()
+        for keys in exchange.Slices().of(names):
+            fences: dict[bytes, tuple[int, int]] = {}  # the token, and the milliseconds left
+            for place, client in self._old.items():
                 asked = [("MGET", key) for key in keys], [("PTTL", key) for key in keys]
-                replies = exchange.ask(self._old[place], *asked)
-                slices.note(len(keys), len(keys))
+                replies = exchange.ask(client, *asked)
                 for key, [token], left in zip(keys, replies, replies[len(keys) :], strict=False):
                     if token and token.isdigit():
-                        name = FENCE.sub(rb"\1", key)
-                        self._tokens[name] = max(self._tokens.get(name, (0, 0)), (int(token), left))
-                        fences[name] = None
+                        fences[key] = max(fences.get(key, (0, 0)), (int(token), left))
                     elif left != -2:
-                        raise GrowthError(
-                            f"{place}: {key.decode()} has no token of a guard", "rename the key"
-                        )
-        for part in slices.of([] if self._new_gate.is_cluster else list(fences)):
+                        raise GrowthError(f"{place}: {key!r} is no guard's fence", "rename the key")
             commands = [
-                ("SET", name, token, *(("PX", left + 1) if left >= 0 else ()))
-                for name, (token, left) in ((name, self._tokens[name]) for name in part)
+                ("SET", key, token, *(("PX", left + 1) if left >= 0 else ()))
+                for key, (token, left) in fences.items()
             ]
             gate.write_under(self._new, self._attempt, dict.fromkeys(self._new, commands))
 
