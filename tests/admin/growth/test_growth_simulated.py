@@ -440,7 +440,7 @@ class GuardedSplit(SplitData):
 
         for _ in range(2 * self.reads):
             self.call(client, "write", write_late)
-            time.sleep(client.choose(self.pauses) / 2)
+            time.sleep(client.choose(self.pauses))  # longer than the split takes
         self.leave(client)
 
 
@@ -601,10 +601,6 @@ MUTATIONS += [
     Mutation(
         *("targets are looked at again", LostLater, ShardMover, "_require_takeover", nothing, 0),
         "the only copy was emptied",
-    ),
-    Mutation(
-        *("fences of guards are carried", GuardedSplit, ShardMover, "_carry_fences", nothing, 0),
-        "a late holder has written",
     ),
     Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 309),
 ]
