@@ -51,25 +51,6 @@ COMMANDS: Mapping[str, str] = {
 }
 """The kinds of changes that commands record."""
 
-_LEASED = "works on a recorded change; one process at a time has the lease"
-_PUSHED = "one transaction; refused if it leads entries to a closed database"
-_FILES = "changes no setting; a server writes one file at a time"
-_AS_CLIENTS = "writes as your own code does, which changes wait for or copy"
-WITHOUT: Mapping[str, str] = {
-    **dict.fromkeys(("move abort", "move complete", "move resume", "move verify"), _LEASED),
-    **dict.fromkeys(("changes end", "changes open", "changes repair"), _LEASED),
-    **dict.fromkeys(("config push", "config rollback"), _PUSHED),
-    "up": "starts servers of its own; refused if its map leads entries to a closed database",
-    **dict.fromkeys(("persistence rewrite", "persistence snapshot"), _FILES),
-    "verify-replica": "writes one key and removes it",
-    "exec": "does what you specify",
-    **dict.fromkeys(("files publish", "files read", "geo import", "locks break"), _AS_CLIENTS),
-    **dict.fromkeys(("queues cancel", "queues purge", "queues revive"), _AS_CLIENTS),
-    **dict.fromkeys(("search drop", "search index", "search rebuild"), _AS_CLIENTS),
-    **dict.fromkeys(("search remove", "shell", "worker"), _AS_CLIENTS),
-}
-"""Commands that write and have no record, and why. All others only read."""
-
 KINDS = tuple(dict.fromkeys(COMMANDS.values()))
 _PAIRS = (
     ("move split apply retire restore", "move split apply retire restore"),

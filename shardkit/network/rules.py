@@ -522,8 +522,8 @@ def closed(shard: str, fence: bytes, config: ConfigFacts | None = None) -> Serve
         place = "an unknown place"
     return ServerProblem(
         CLOSED,
-        f"is closed by a move to {place} that is over or has no record: clients wait, and then "
-        "fail",
+        f"is closed by a move to {place} that may be over or have no record: clients wait, and "
+        "then fail",
         "shardkit changes repair",
     )
 

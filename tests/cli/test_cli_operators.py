@@ -488,6 +488,7 @@ def test_a_command_says_what_it_did_and_exits_with_1_if_it_is_not_done_or_not_ri
     assert said(words, results, code) == text.removeprefix("\n")
 
 
+PENDING = {"source": str(OLD), "target": str(NEW), "applied": False, "move": "", "state": ""}
 DOCUMENTS: list[tuple[str, dict[str, Any], int, Any]] = [
     (
         "failover users:1",
@@ -495,10 +496,16 @@ DOCUMENTS: list[tuple[str, dict[str, Any], int, Any]] = [
         0,
         {
             "takeover": {**asdict(LOST), "source": str(OLD), "target": str(NEW)},
-            "fences": [{"source": str(OLD), "target": str(NEW), "applied": False}],
+            "fences": [PENDING],
         },
     ),
     ("failover --guard 0", {"apply_fences": []}, 0, {"takeover": None, "fences": []}),
+    (
+        "failover --guard 0",
+        {"apply_fences": [Fence(OLD, NEW, state="it refuses the users of all entries")]},
+        1,
+        {"takeover": None, "fences": [{**PENDING, "state": "it refuses the users of all entries"}]},
+    ),
     (
         f"replicas attach {NEW} --to users:1",
         {"attach_replica": ATTACHED},

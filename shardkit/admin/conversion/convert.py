@@ -19,6 +19,7 @@ from datetime import date
 from typing import Any
 
 from redis.exceptions import MovedError, NoPermissionError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, by_server
@@ -283,6 +284,13 @@ class _Copy:
         return rows
 
     def _members(self, database: Database, key: bytes, day: date | None) -> Iterator[list[Row]]:
+        kind = str_if_bytes(database.client.type(key))
+        if kind not in (self._conversion.type, "none"):
+            raise GrowthError(
+                f"{self._conversion.keys}: {key.decode(errors='backslashreplace')} "
+                f"({database.address}) is a {kind}, not a {self._conversion.type}",
+                "rename it, or delete it if nothing needs it, and convert again",
+            )
         if self._conversion.type == "list":
             yield from self._list(database, key)
             return

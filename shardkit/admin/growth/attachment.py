@@ -30,9 +30,8 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import relocation, servers
-from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import master_of
-from shardkit.admin.growth.journal import LEAVE, lease, push_changed
+from shardkit.admin.growth.journal import lease, push_changed, wait_until_read
 from shardkit.admin.growth.relocation import Same, ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, ServerRole
 from shardkit.config.component import Component
@@ -206,14 +205,14 @@ def detach_replica(
             below = ", ".join(str(server) for server, _ in role.replicas)
             raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
         if role is not None and not force:
-            _check_enough_are_left(source, login)
+            _check_enough_are_left(source, login, partial(same, target))
         epoch = push_changed(
             held,
             lambda components: relocation.without_replica(components, target, same),
             f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
-            wait_until_left(client, LEAVE)
+            wait_until_read(config, epoch)
             master = stack.enter_context(servers.connected_to(source, login))
             with held.marking(master):  # which the replica gets, too
                 held.order(client, "REPLICAOF", "NO", "ONE")
@@ -251,12 +250,14 @@ def _followed_by(
     )
 
 
-def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
+def _check_enough_are_left(
+    source: ServerAddress, login: Stored, leaves: Callable[[ServerAddress], bool]
+) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
         with servers.connected_to(source, login) as master:
             least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
-            left = len(servers.role_of(master).replicas) - 1
+            replicas = [server for server, _ in servers.role_of(master).replicas]
     except (RedisError, OSError) as error:
         if servers.is_refused(error):
             return
@@ -264,7 +265,8 @@ def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
             f"{source} does not say how many replicas it needs to take writes ({error})",
             "make INFO and CONFIG GET work, or use --force",
         ) from error
-    if left < least:
+    left = len(replicas) - sum(map(leaves, replicas))  # without one that does not follow
+    if left < min(least, len(replicas)):
         raise GrowthError(
             f"{source} takes writes only with {least} replicas, and would have {left}",
             "attach another one first, or use --force",

@@ -194,7 +194,6 @@ OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), TOKEN_KEY.encode
 """Keys of a database that are shardkit's, and do not move."""
 _MARK = f"{FENCE_KEY}{{".encode()
 MOST_NAMED = 20
-_CLIENT = "shardkit:"  # how the names of clients' connections begin
 USUAL_DATABASES = 16  # of a server
 # Last commands of connections that have sent nothing but a greeting.
 _GREETING = frozenset({"NULL", "auth", "hello", "client", "client|setinfo"})
@@ -293,17 +292,6 @@ def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str,
             and int(each.get("age", 0)) - int(each.get("idle", 0)) <= 1
         )
     ]
-
-
-def wait_until_left(client: Any, seconds: float) -> None:
-    """Wait, at most some seconds, until shardkit's connections have left, but for operators'."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with suppress(RedisError, OSError):  # the user may not call CLIENT LIST
-            names = [each.get("name", "") for each in client.client_list()]
-            if all(name.startswith(OPERATOR) or not name.startswith(_CLIENT) for name in names):
-                return
-        time.sleep(0.05)
 
 
 def only_reads(connection: Mapping[str, str]) -> bool:

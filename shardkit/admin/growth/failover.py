@@ -43,7 +43,7 @@ from redis.utils import str_if_bytes
 from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import servers
 from shardkit.admin.growth.exchange import mark_of
-from shardkit.admin.growth.gate import give_up
+from shardkit.admin.growth.gate import give_up, proof_key
 from shardkit.admin.growth.journal import (
     FENCES_KEY,
     Fence,
@@ -181,6 +181,8 @@ def fail_over(
         if successor is not None:  # by a process that was killed before the push
             target, held, behind = successor, None, 0
             role = None if role is None or role.is_master else role  # handed over, or after a crash
+            if role is None:
+                leased.note_fence(Fence(source, target))
             servers.persist_roles(connect(target), *((master,) if role else ()))
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
@@ -349,16 +351,20 @@ def _taken_over(
     forced: ServerAddress | None,
     same: Same,
 ) -> ServerAddress | None:
-    """Return the replica that has already taken over, although entries name the old master.
+    """Return the server that has already taken over, although entries name the old master.
 
-    After a crash the config server has its name; if a master died after it had handed over, only
-    the caller knows it.
+    After a crash, or from a move, the config server has its name; if a master died after another
+    handover, only the caller knows it.
     """
     noted = (each.target for each in pending_fences(config) if each.is_of(source, same))
     candidates = [each for each in noted if _named(known, each, same)]
-    if not candidates and forced:
-        candidates = [forced]
-    found = _roles(candidates, login)
+    for move in read_all(config, []):
+        if move.run_id and not move.is_over and same(ServerAddress.parse(move.source), source):
+            target = ServerAddress.parse(move.target)
+            with suppress(RedisError, OSError), servers.connected_to(target, login) as client:
+                if client.get(proof_key(client)) == move.id.encode():  # else it is another's by now
+                    candidates.append(target)
+    found = _roles([*candidates, *([forced] if forced else [])], login)
     return next((server for server, role in found.items() if role.is_master), None)
 
 
@@ -471,8 +477,9 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
     if number is not None and _is_named(fence, components, same):
         is_over = all(m.is_over for m in read_all(config, []) if m.id == fence.move)
         return used if is_over else fence  # the move has not pushed yet
-    of_target = entries_on(components.values(), fence.target, same)
-    others = (pair for each in components.values() for pair in each.entries())
+    every = list(components.values())
+    of_target = entries_on(every, fence.target, same)
+    others = (pair for each in every for pair in each.entries())
     logins: dict[str, Stored] = {}
     for shard, entry in (*of_target, *others):
         if address_of(entry) is not None:
@@ -485,7 +492,10 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
                 servers.connected_to(server, login, 0.5, number or 0) as client,
                 servers.connected_to(fence.target, login) as master,
             ):
-                if servers.role_of(client).is_master:
+                follows = servers.role_of(client).master
+                if number is None and not (follows and entries_on(every, follows, same)):
+                    follows = None  # it may be one that a move has promoted
+                if follows is None:
                     with lease(config) as leased:  # so no failover is before its push
                         now = read_components(config)
                         if fence not in pending_fences(config):
@@ -517,7 +527,7 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
                 f"stop {fence.target}, and then: shardkit failover {fence.target} --to {server} "
                 f"--force. If they were deleted, empty {server} (FLUSHALL)",
             )
-        became = f"a replica of {fence.target}" if number is None else "closed"
+        became = f"a replica of {follows or fence.target}" if number is None else "closed"
         return replace(fence, applied=True, state=became)
     return refused
 

@@ -50,15 +50,9 @@ from shardkit.operations.arguments import annotations_of, kind_of, parse_json
 from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
-_RENEW = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return 0"""
-_RELEASE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0"""
-_WRITE = """
+_HOLDING = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+redis.call(ARGV[2], KEYS[#KEYS], unpack(ARGV, 3))
 return 1"""
 
 REPLICATION, KEYS = "replication", "keys"
@@ -389,17 +383,18 @@ class Lease:
         self._store(FENCES_KEY, str(fence.source), json.dumps(stored))
 
     def _store(self, key: str, field: str, text: str) -> None:
-        if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, field, text):
+        if not self.config.eval(_HOLDING, 2, _LEASE_KEY, key, self._token, "HSET", field, text):
             raise self._ended()
 
     def renew(self) -> None:
         """Extend the lease to its full time from now."""
-        self.config.eval(_RENEW, 1, _LEASE_KEY, self._token, round(1000 * LEASE))
+        lasts = round(1000 * LEASE)
+        self.config.eval(_HOLDING, 1, _LEASE_KEY, self._token, "PEXPIRE", lasts)
 
     def release(self) -> None:
         """Let others work."""
         self.released.set()
-        self.config.eval(_RELEASE, 1, _LEASE_KEY, self._token)
+        self.config.eval(_HOLDING, 1, _LEASE_KEY, self._token, "DEL")
 
     @staticmethod
     def _ended() -> GrowthError:
@@ -440,7 +435,7 @@ class Fence:
 
     def plain(self) -> dict[str, Any]:
         """Return what is shown of it, as JSON has it."""
-        return {"source": str(self.source), "target": str(self.target), "applied": self.applied}
+        return {**vars(self), "source": str(self.source), "target": str(self.target)}
 
 
 FENCES_KEY = "config:growth:fences"

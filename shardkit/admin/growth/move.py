@@ -18,13 +18,12 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.changes import explaining, way_on
 from shardkit.admin.growth import journal, servers
-from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import proof_key, update_nodes
-from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
 from shardkit.admin.growth.mover import COPIED, MoveOptions, Mover, check_numbers
-from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, entries_on
 from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.servers import ServerRole
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
@@ -89,12 +88,17 @@ class ServerMover(Mover):
 
             # Otherwise a mover that was killed, or whose record was lost, has handed over; or a
             # failover has had the target take over, perhaps from a source that is gone for good.
-            taken_over = bool(self._servers.entries_on(target))
+            taken_over = self._leads(target)
 
             def hands_over() -> bool:
-                return not taken_over and (
-                    not servers.role_of(new).is_master or servers.role_of(old).is_master
-                )
+                if taken_over or not (
+                    servers.role_of(old).is_master or not servers.role_of(new).is_master
+                ):
+                    return False
+                entries = read_components(config).values()
+                for shard, _ in entries_on(entries, target, self._same):
+                    raise self._in_the_way(shard, target)
+                return True
 
             if move.phase == "begun" and (
                 hands_over() or not (taken_over or self._follows(source, target))
@@ -129,7 +133,7 @@ class ServerMover(Mover):
                     self._progress(f"{source} does not answer, so nothing is compared: {error}")
                 else:
                     self._progress(f"waiting until clients have left {source}")
-                    wait_until_left(old, LEAVE)
+                    journal.wait_until_read(self._config, move.epoch)
                     self._require_data(old, new)
                     self._certify()
                     self._require_data(old, new)
@@ -141,6 +145,10 @@ class ServerMover(Mover):
             with suppress(RedisError, OSError), servers.connected_to(server, self._own) as client:
                 if client.get(proof_key(client)) == self._move.id.encode():  # of no later move
                     client.delete(proof_key(client))
+
+    def _leads(self, server: ServerAddress) -> bool:
+        """Whether an entry of what moves names a server."""
+        return any(str(shard) in self._move.shards for shard, _ in self._servers.entries_on(server))
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)
@@ -293,7 +301,7 @@ class ServerMover(Mover):
             if (
                 move.phase in ("promoted", "pushed")
                 or (role.is_master and self._follows(self._source, target))
-                or self._servers.entries_on(target)  # by a failover
+                or self._leads(target)  # by a failover
             ):
                 raise GrowthError(
                     f"{target} has taken over",
@@ -321,9 +329,7 @@ class ServerMover(Mover):
 
     def give_up(self, lost: bool) -> str:
         """End the move; with ``lost`` return the server that the source must replace before."""
-        named = [
-            server for server in (self._source, self._target) if self._servers.entries_on(server)
-        ]
+        named = [server for server in (self._source, self._target) if self._leads(server)]
         if not lost and named == [self._source]:
             with suppress(RedisError, OSError):
                 if self._role(self._source).is_master:

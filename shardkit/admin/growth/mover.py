@@ -163,6 +163,13 @@ class Mover(ABC):
             f"resume it: shardkit move resume {name}. If its new server is gone for good: --lost",
         )
 
+    def _in_the_way(self, shard: object, place: object) -> GrowthError:
+        return GrowthError(
+            f"{shard}: somebody has pushed an entry that leads to {place}, which this move is to "
+            "fill or to empty: nothing has changed",
+            f"push another one, or: shardkit move abort {self._move.name}",
+        )
+
     def _without_keys(self, source: object) -> GrowthError:
         name, target = self._move.name, self._move.target
         return GrowthError(

@@ -236,9 +236,8 @@ class _ClosedDatabases:
         move = self.moves.get(change)
         name = move.name if move else self._named(place)
         if move is None:  # somebody has overwritten it
-            move = next(
-                (m for m in self.moves.values() if not change and self._uses(m, place)), None
-            )
+            open_moves = [m for m in self.moves.values() if not (change or m.is_over)]
+            move = next((m for m in open_moves if str(place) in (*m.sources, *m.targets)), None)
         if move is not None and not move.is_over:
             if move.phase == "kept":
                 why = f"shardkit move resume, complete or reverse {move.name}"
@@ -261,14 +260,6 @@ class _ClosedDatabases:
         if does != "unknown":
             self._rebuilt[change] = move
         return Repair(str(place), change, move.name, does, why)
-
-    def _uses(self, move: Move, place: Place) -> bool:
-        """Whether an open move has a database, by any name of its server."""
-        places = map(Place.parse, (*move.sources, *move.targets))
-        return not move.is_over and any(
-            each.database == place.database and self._same(each.server, place.server)
-            for each in places
-        )
 
     def _decided(self, known: Collection[str]) -> Iterator[Repair]:
         """Find open moves that have taken over, and whose databases no entry names."""

@@ -43,8 +43,6 @@ _CANARY = "object|help"
 UNTOLD = (
     *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "cluster|flushslot"),
     *("debug", "pfdebug", "replicaof", "slaveof", "failover", _CANARY, "config", "object"),
-    # These change libraries of functions, which are copied, too.
-    *(f"function|{each}" for each in ("load", "restore", "delete", "flush")),
 )
 TOLD = frozenset({"none", "string", "list", "set", "zset", "hash"})
 """The types whose changes all send a notification."""
@@ -263,8 +261,6 @@ def libraries(client: Any) -> dict[str, bytes]:
     """Return the code of each library of functions that a server has."""
     try:
         listed = client.function_list(withcode=True)
-        if isinstance(listed, dict):  # of each node of a cluster
-            listed = next(iter(listed.values()))
     except NoPermissionError:
         raise
     except ResponseError:  # a server before Redis 7.0
@@ -273,12 +269,11 @@ def libraries(client: Any) -> dict[str, bytes]:
     return {each[b"library_name"].decode(): each[b"library_code"] for each in found}
 
 
-def copy_libraries(source: Any, target: Any) -> None:
-    """Load the libraries of functions that a server lacks."""
+def copy_libraries(source: Any, targets: Iterable[Any]) -> None:
+    """Load the libraries of functions that servers lack."""
     own = libraries(source)
-    there = libraries(target) if own else {}
-    for name, code in own.items():
-        if there.get(name) != code:
+    for target in targets if own else ():
+        for name, code in own.items() - libraries(target).items():
             try:
                 target.function_load(code)
             except ResponseError as error:

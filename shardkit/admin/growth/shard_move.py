@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
@@ -235,9 +235,8 @@ class ShardMover(Mover):
 
     def _copy_libraries(self) -> None:
         """Load the libraries of functions that servers of the targets lack."""
-        sides = self._old, self._new
-        for each in product(*(exchange.one_of_each(side).values() for side in sides)):
-            copy_libraries(*each)
+        for source in exchange.one_of_each(self._old).values():
+            copy_libraries(source, exchange.one_of_each(self._new).values())
 
     def _kept_move(self) -> Move | None:
         """Return the move that this one undoes, if its old databases are kept up to date."""
@@ -307,7 +306,8 @@ class ShardMover(Mover):
         if not (self._has_fence(self._old) and self._is_decided()):
             return
         phase, why = self._seen(self._old, self._new)
-        if phase in ("pushed", "done") and phase != move.phase:
+        if phase in ("pushed", "done") and (phase != move.phase or move.emptied):
+            self._require_planned(read_components(self._config))
             self._switch(self._rule, f": {why}", witnessed=True)
             self._admit_writers()
             self._reached(phase)
@@ -413,6 +413,12 @@ class ShardMover(Mover):
                     "push the one from before (with --force where it is refused), and then "
                     f"{self._command('resume')}",
                 )
+        for name, entry in entries.items() if move.phase == "begun" else ():
+            # The keys of a split's source are those of one component.
+            others = move.placements and name.partition(":")[0] != move.name
+            taken = [*self._rule.targets, *(self._rule.sources if others else ())]
+            if at := place_in(entry, taken, self._same):
+                raise self._in_the_way(name, at)
         return components
 
     def _admit_writers(self) -> None:
@@ -437,21 +443,13 @@ class ShardMover(Mover):
                 raise GrowthError(
                     problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
-        for name, entry in relocation.entries_in(read_components(self._config)).items():
-            if at := place_in(entry, self._rule.targets, self._same):
-                raise GrowthError(
-                    f"{name}: somebody has pushed an entry that leads to {at}, which this move is "
-                    "to fill: nothing has changed",
-                    f"push another one, or: {self._command('abort')}",
-                )
+        self._require_planned(read_components(self._config))
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))
-            if self._new_gate.is_cluster and gate.is_closed(client):
-                continue  # an earlier split has left it
             if gate.move_of(fence) != move.id:
-                if not (was_kept and gate.move_of(fence) == move.undoes) and exchange.strays(
-                    client, 1
-                ):
+                was_left = self._new_gate.is_cluster and gate.is_closed(client)  # by a split
+                was_left |= was_kept and gate.move_of(fence) == move.undoes
+                if not was_left and exchange.strays(client, 1):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database} that this move has "
                         "not copied",
@@ -655,8 +653,10 @@ class ShardMover(Mover):
     def _finish(self, compared: ServerComparison) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
-        They were the same when they were compared, and no change was missed since then.
+        They were the same when they were compared, and no change was missed since then. Libraries
+        of functions send no notification.
         """
+        self._copy_libraries()
         self._require_same()
         if self._run_of(self._new) != self._before:
             raise GrowthError(
@@ -941,7 +941,6 @@ class ShardMover(Mover):
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):
                     compared = mover._caught_up()
-                    mover._copy_libraries()
                     mover._hold_and_decide(compared)
             if back.phase == "pushed":
                 mover._clear(captures)
@@ -985,7 +984,7 @@ class ShardMover(Mover):
             self._old, self._new = _answering(old), _answering(new)
             if len(self._old) < len(old) or self._lost_source():
                 self._new = {}
-            fences = gate.fences_of(self._new)
+            answering, fences = self._new, gate.fences_of(self._new)
             own = [at for at, fence in fences.items() if gate.move_of(fence) == move.id]
             # Others may use databases that the move has not taken; nobody uses half a cluster.
             if not (own and self._new_gate.is_cluster):
@@ -999,6 +998,8 @@ class ShardMover(Mover):
             ours = dict.fromkeys(self._new, self._attempt)  # another attempt has other fences
             former = {at: gate.as_emptied(fence) for at, fence in move.fences.items()}
             gate.lift(self._new, move.id, ours, former)
+            if answering and former and self._new_gate.is_cluster:  # a split had left it closed
+                self._new_gate.decide(answering, next(iter(former.values())).encode(), lambda: None)
             if self._old_gate.is_cluster:
                 gate.lift(self._old, move.id)  # the marks of attempts
             self._restore_notifications(self._old)

@@ -364,6 +364,36 @@ def test_a_value_that_the_structure_cannot_store_is_named(
         copied(kit, conversion, offline=True)
 
 
+@pytest.mark.parametrize(
+    ("conversion", "key", "other"),
+    [
+        (Conversion("a", "list", "list", "b"), "a", r"^a: a \(127.* is a hash, not a list; rename"),
+        (
+            Conversion("v:<date>", "set", "unique_visitors", "b"),
+            "v:2026-11-01",
+            r"^v:<date>: v:2026-11-01 \(127.* is a hash, not a set; rename it",
+        ),
+    ],
+)
+def test_a_key_of_another_type_is_named(
+    kit: ShardKit, conversion: Conversion, key: str, other: str
+) -> None:
+    plain(kit, key).hset(key, "f", 1)
+    with pytest.raises(GrowthError, match=other):
+        copied(kit, conversion, offline=True)
+
+
+def test_libraries_of_functions_that_are_loaded_do_not_disturb(kit: ShardKit) -> None:
+    kit.key_sharded("old")["user:1:name"].set("user:1:name", "Ada")
+
+    def load() -> None:
+        for database in databases_with(kit, "old"):
+            code = "redis.register_function('own', function() return 1 end)"
+            database.client.function_load(f"#!lua name=own\n{code}", replace=True)
+
+    assert copied(kit, NAMES, stopped=at_first(load)).copied == 1
+
+
 def test_names_with_special_characters_match_themselves_only(kit: ShardKit) -> None:
     old = kit.key_sharded("old")
     names = ["a[b]*:5:x", "a[b]*:6:x", "ab:7:x", "a[b]*:8:y", "a[b]*:n:x"]

@@ -68,7 +68,7 @@ MOMENTS = {
     "ask for replicas": "servers:ask_for_replicas",
     "server: push": f"{_SERVER}_push",
     "server: push entries": "move:push_relocation",
-    "server: wait until left": "move:wait_until_left",
+    "server: wait until left": "journal:wait_until_read",
     "server: certify": f"{_SERVER}_certify",
     "failover: repoint": "failover:repoint",
     "failover: push entries": "failover:push_relocation",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import before_sending
+from arranged import before_sending, client_of, paused
 from faces import eventually
 from growth_helpers import (
     PATIENT,
@@ -391,6 +391,29 @@ def test_a_move_goes_on_after_its_own_push_was_taken_back(fleet: Fleet, face: st
 
 
 @faces
+def test_entries_do_not_lead_to_what_is_being_emptied_whatever_is_pushed(
+    fleet: Fleet, face: str
+) -> None:
+    def kill() -> None:
+        raise Killed
+
+    small(fleet)
+    port = fleet.servers[0].port
+
+    def is_emptying(connection: Any, text: str) -> bool:
+        return connection.port == port and "ARGV" in text and "UNLINK" in text
+
+    with before_sending(is_emptying, kill), pytest.raises(Killed):
+        fleet.move_shard()
+    fleet.config.delete(LEASE)
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}}, force=["users"])
+    assert call(face, "resume_move", fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    assert still_there(fleet)
+
+
+@faces
 def test_a_replica_that_a_killed_failover_promoted_stays_a_master_when_it_is_restarted(
     fleet: Fleet, face: str
 ) -> None:
@@ -453,3 +476,69 @@ def test_a_master_that_is_fenced_logs_in_as_the_entries_of_the_new_master_do(
         client.config_set("masteruser", "")
         client.config_set("masterauth", "")
     assert user == {"masteruser": "app"}
+
+
+@faces
+def test_a_failover_after_the_handover_of_a_killed_move_finishes_that(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    fleet.replicated(2)
+    with paused(fleet.servers[2]):  # it lacks the last write
+        with shardkit.connect(fleet.url) as kit:
+            kit.key_sharded("users")["k0"].set("k0", 7)
+        with killed_at("server: push entries"):
+            call(face, "start_move", fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+        fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert fleet.value("k0") == 7
+    fleet.servers[0].restart()
+    assert eventually(
+        lambda: all(each.applied for each in call(face, "apply_fences", fleet.config)), 20
+    )
+    assert replication(fleet.servers[0])["master_port"] == fleet.servers[1].port
+    move = call(face, "resume_move", fleet.config, fleet.name(0), hold=PATIENT)
+    assert move.phase == "done"
+
+
+@faces
+def test_an_old_master_that_follows_a_server_that_nobody_uses_is_fenced(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    fleet.servers[0].restart()
+    client_of(fleet.servers[0]).replicaof("127.0.0.1", fleet.servers[2].port)
+    [fence] = call(face, "apply_fences", fleet.config)
+    assert (fence.applied, fence.state) == (True, f"a replica of {fleet.name(1)}")
+    assert replication(fleet.servers[0])["master_port"] == fleet.servers[1].port
+    assert still_there(fleet)
+    call(face, "detach_replica", fleet.config, fleet.name(0))
+    shards = [fleet.at(1, db=db, replicas=[fleet.at(0)]) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}})
+    call(face, "detach_replica", fleet.config, fleet.name(0))  # a master that entries name
+    assert "replicas" not in json.loads(fleet.config.get("config:redis:users:0"))
+
+
+@faces
+@pytest.mark.parametrize(("of", "moment"), [("server", "hand over"), ("split", "hold writers")])
+def test_nothing_is_decided_while_entries_of_others_are_in_the_way(
+    fleet: Fleet, face: str, of: str, moment: str
+) -> None:
+    small(fleet)
+    name = fleet.kill_move(moment, of=of)
+    fleet.config.delete(LEASE)
+    users = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+    other = {"entry": fleet.at(1, db=5) if of == "server" else fleet.at(0, db=1)}
+    fleet.describe({"users": users, "other": other}, force=True)
+    said = rf"other: somebody has pushed an entry that leads to .*, which this move .*abort {name}"
+    with pytest.raises(GrowthError, match=said):
+        call(face, "resume_move", fleet.config, name, hold=PATIENT)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert call(face, "abort_move", fleet.config, name).phase == "aborted"
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("other").set("theirs", 1)
+    assert still_there(fleet)

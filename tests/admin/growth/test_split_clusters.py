@@ -159,6 +159,14 @@ def test_keys_of_a_tag_stay_together_and_clients_find_them_out_of_a_cluster(
     assert settings(cluster) != {"0"}
     with cluster.client() as client, pytest.raises(redis.ResponseError, match="NOREPLICAS"):
         client.set("k0", "elsewhere")
+    closed = settings(cluster)
+    for moment in ("copy", "finish the copy"):
+        with killed_at(moment):
+            reverse_move(fleet.config, "users", hold=PATIENT)
+        with killed_at("cluster: decide"):  # its nodes have the former marks again, and are open
+            abort_move(fleet.config, "users")
+        assert abort_move(fleet.config, "users").phase == "aborted"
+        assert settings(cluster) == closed, "nobody writes there by old entries"
     assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
     assert settings(cluster) == {"0"}
     assert stored(fleet)["cluster"] is True
