@@ -21,6 +21,7 @@ After Martin Kleppmann, "How to do distributed locking" (2016), and Gray and Che
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -59,6 +60,8 @@ from shardkit.structures.base.arguments import check_seconds
 T = TypeVar("T")
 
 LONGEST_MEMORY = 10 * 365 * 86_400.0
+FENCE = re.compile(rb"(?:lock|rwlock|semaphore|election|quorum):[^{}]+:fence")
+"""What fences are called, but on clusters, where a tag follows."""
 
 
 class Guard(Structure[Face]):

@@ -49,6 +49,7 @@ from shardkit.operations.arguments import Seconds, parse_json, shown
 from shardkit.operations.commands import Argument, Command, Locate, Partial, Pause, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
+    Cursor,
     Deferred,
     DeferredFace,
     Driver,
@@ -342,10 +343,10 @@ class Transfers(Structure[Face]):
 
     def _read_log(self, number: int) -> Operation[None]:
         key, times = self._log_keys(number)
-        cursor: Argument = 0
-        while cursor != b"0":
-            reads = (("ZCARD", times), ("HSCAN", key, cursor, "COUNT", 100))
-            [_, (cursor, flat)] = yield [self._at(read[1], *read) for read in reads]
+        cursor = Cursor(self.component, key)
+        while (yield from cursor.more()):
+            reads = (("ZCARD", times), ("HSCAN", key, cursor.at, "COUNT", 100))
+            [_, (cursor.at, flat)] = yield [self._at(read[1], *read) for read in reads]
             ids = [id_.decode(errors="replace") for id_ in flat[::2]]
             for id_, record in zip(
                 ids, (yield [self._log("read", id_) for id_ in ids]), strict=True

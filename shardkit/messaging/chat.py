@@ -40,9 +40,10 @@ from typing import Any, NamedTuple
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.messaging.tagged import MOST_AT_ONCE, Message, Tagged, decode_message, encode_message
 from shardkit.operations.arguments import Seconds
-from shardkit.operations.commands import Argument, Command
+from shardkit.operations.commands import Command
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
+    Cursor,
     Deferred,
     DeferredFace,
     Face,
@@ -51,7 +52,6 @@ from shardkit.operations.operation import (
     Stream,
     operation,
     pages,
-    scanned,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
@@ -194,19 +194,15 @@ class Chats(Tagged[Face]):
         [exists, has_members] = yield from of_this_format(self.component, state, *existence)
         if exists and not has_members:
             raise damage(self.component, members, "nothing", "the members of a chat")
-
-        def read(cursor: Argument) -> Operation[tuple[Argument, Iterable[ChatMember]]]:
-            scan = ("ZSCAN", members, cursor, "COUNT", MOST_AT_ONCE)
-            [(cursor, flat)] = yield [self._at(members, *scan)]
+        cursor = Cursor(self.component, members)
+        while (flat := (yield from cursor.read("ZSCAN", MOST_AT_ONCE))) is not None:
             positions = [stored_score(self.component, members, score) for score in flat[1::2]]
             counts = yield [
                 self._at(messages, "ZCOUNT", messages, f"({position}", "+inf")
                 for position in positions
             ]
             users = [stored_text(self.component, members, user) for user in flat[::2]]
-            return cursor, map(ChatMember, users, positions, counts)
-
-        yield from scanned(self.component, members, read)
+            yield Page(map(ChatMember, users, positions, counts))
 
     @operation
     def chats(self, user: str) -> Operation[list[str]]:
@@ -377,10 +373,10 @@ class Chats(Tagged[Face]):
         """Complete members' lists; return how many. Cost: three exchanges for 1,000 members."""
         repaired = 0
         _, key, state, *_ = self._keys(chat)
-        cursor: Any = 0
-        while cursor != b"0":
-            scan = self._at(key, "ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-            [(cursor, flat)] = yield from of_this_format(self.component, state, scan)
+        cursor = Cursor(self.component, key)
+        while (yield from cursor.more()):
+            scan = self._at(key, "ZSCAN", key, cursor.at, "COUNT", MOST_AT_ONCE)
+            [(cursor.at, flat)] = yield from of_this_format(self.component, state, scan)
             users = [stored_text(self.component, key, user) for user in flat[::2]]
             missing = yield from self._lacking(chat, users)
             if missing:

@@ -34,15 +34,16 @@ from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
+    Cursor,
     Deferred,
     DeferredFace,
     Driver,
     Face,
     Operation,
+    Page,
     Stream,
     Structure,
     operation,
-    scanned,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
@@ -222,8 +223,10 @@ class Totals(Structure[Face]):
 
         Members may come again if the server of the totals changes.
         """
-        key = self._of(group, kind)
-        yield from scanned(self.component, key, partial(self._page, group, kind))
+        cursor = Cursor(self.component, self._of(group, kind))
+        while (yield from cursor.more()):
+            cursor.at, totals = yield from self._page(group, kind, cursor.at)
+            yield Page(totals)
 
     def _page(
         self, group: str, kind: str, cursor: Argument
@@ -238,9 +241,9 @@ class Totals(Structure[Face]):
         """Return a group's damage. Cost: one exchange for 1,000 totals, and one."""
 
         def read(kind: str) -> Operation[None]:
-            cursor: Argument = 0
-            while cursor != b"0":
-                cursor, _ = yield from self._page(group, kind, cursor)
+            cursor = Cursor(self.component, self._of(group, kind))
+            while (yield from cursor.more()):
+                cursor.at, _ = yield from self._page(group, kind, cursor.at)
 
         yield from check_reads(
             partial(Totals.sources.steps, self, group), *(partial(read, kind) for kind in kinds)

@@ -95,23 +95,32 @@ class Page(list[T]):
 Stream: TypeAlias = Generator[Step | Page[T], Any, None]
 
 
-def scanned(
-    to: To, key: Key, read: Callable[[Argument], Operation[tuple[Argument, Iterable[T]]]]
-) -> Stream[T]:
-    """Iterate with a cursor, which starts again when the key has moved to another database.
+class Cursor:
+    """A cursor, which starts again when the key has moved to another database.
 
-    So what is there all the time comes at least once. ``read`` returns the next cursor and values.
+    So what is there all the time comes at least once. Reads begin at ``at``, and set the next.
     """
-    location = Locate([(to, key)], by_address=True)
-    cursor: Argument = 0
-    where, now = None, (yield location)
-    while cursor != b"0":
-        before = now
-        following, values = yield from read(cursor if where == now else 0)
-        now = yield location
-        if now == before:
-            where, cursor = now, following
-            yield Page(values)
+
+    def __init__(self, to: To, key: Key) -> None:
+        self._to, self._key = to, key
+        self._places: Any = None
+        self.at: Any = 0
+
+    def more(self) -> Operation[bool]:
+        """Return whether there is more to read."""
+        location = Locate([(self._to, self._key)], by_address=True)
+        before, self._places = self._places, (yield location)
+        if before not in (None, self._places):
+            self.at = 0
+        return bool(self.at != b"0")
+
+    def read(self, name: str, count: int) -> Operation[list[bytes] | None]:
+        """Return about ``count`` elements by HSCAN, SSCAN or ZSCAN; None at the end."""
+        if not (yield from self.more()):
+            return None
+        scan = (name, self._key, self.at, "COUNT", count)
+        [(self.at, elements)] = yield [Command(self._to, self._key, scan)]
+        return elements  # type: ignore[no-any-return]
 
 
 class Blocking:

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Key
+from shardkit.operations.commands import Argument, Command
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Operation, Stream
+from shardkit.operations.operation import Cursor, Operation, Stream
 from shardkit.structures.base.arguments import check_name, check_tag
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import damage
@@ -174,16 +174,12 @@ def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
     """Check a queue while others use it."""
     if (yield from confirmed(_check_types, component, keys)):
         return
-    cursor: Key = 0
-    while cursor != b"0":
-        scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
-        [(cursor, flat)] = yield [Command(component, keys.tasks, scan)]
+    cursor = Cursor(component, keys.tasks)
+    while (flat := (yield from cursor.read("HSCAN", _AT_ONCE))) is not None:
         yield from confirmed(_check_nowhere, component, keys, flat[::2])
     for key in (keys.delayed, keys.taken, keys.dead):
-        cursor = 0
-        while cursor != b"0":
-            scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
-            [(cursor, flat)] = yield [Command(component, key, scan)]
+        cursor = Cursor(component, key)
+        while (flat := (yield from cursor.read("ZSCAN", _AT_ONCE))) is not None:
             yield from confirmed(_check_tasks, component, keys, key, flat[::2])
 
 

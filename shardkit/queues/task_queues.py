@@ -40,8 +40,9 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.arguments import Seconds, in_seconds, is_number, rows_of, shown
-from shardkit.operations.commands import Argument, Key, Transaction
+from shardkit.operations.commands import Key, Transaction
 from shardkit.operations.operation import (
+    Cursor,
     Deferred,
     DeferredFace,
     Driver,
@@ -472,18 +473,15 @@ class TaskQueues(Structure[Face]):
         searches among at most a million.
         """
         keys = self._keys(queue)
-        cursor: Argument = 0
+        cursor = Cursor(self.component, keys.tasks)
         restored = 0
-        while True:
-            scan = ("HSCAN", keys.tasks, cursor, "COUNT", RESTORED_AT_ONCE)
-            [(cursor, flat)] = yield [self._at(keys.tasks, *scan)]
+        while (flat := (yield from cursor.read("HSCAN", RESTORED_AT_ONCE))) is not None:
             ids = flat[::2]
             while ids:
                 [[examined, count]] = yield [self._commands.call("restore", keys, *ids)]
                 restored += count
                 ids = ids[examined:]
-            if cursor == b"0":
-                return int(restored)
+        return restored
 
     @stream
     def check(self, queue: str) -> Stream[Damage]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, Key
-from shardkit.operations.operation import Operation, Page, Step, Stream, pages
+from shardkit.operations.commands import Command
+from shardkit.operations.operation import Cursor, Operation, Page, Step, Stream, pages
 from shardkit.search.parts import MOST_WORDS, IndexPart, IndexParts
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
@@ -145,10 +145,8 @@ def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     removed = stored_integer(part.to, part.state, "gone", given_up, missing=0)
     seen, starts = bytearray(most), f"{part.tag}starts"
     notes: Suspicions = []
-    cursor: Key = 0
-    while cursor != b"0":
-        scan = ("SSCAN", starts, cursor, "COUNT", KEYS_CHECKED)
-        [(cursor, names)] = yield [Command(part.to, starts, scan)]
+    cursor = Cursor(part.to, starts)
+    while (names := (yield from cursor.read("SSCAN", KEYS_CHECKED))) is not None:
         keys = [f"{part.tag}l:".encode() + start for start in names]
         read = yield from contents(part.to, "HASH", keys, notes, AGAIN)
         for key, entries in zip(keys, read, strict=True):

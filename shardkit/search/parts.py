@@ -36,7 +36,15 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Driver, Face, Operation, Structure, operation, pages
+from shardkit.operations.operation import (
+    Cursor,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
 from shardkit.routing.placement import Place, placement
 from shardkit.search.documents import check_ids
 from shardkit.search.schema import MAX_SHARDS, Schema
@@ -575,9 +583,9 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
     for part, (_, keep_words) in surveys.items():
         rebuild = f"rebuild:{token_hex(8)}"
         words = yield from _set_aside(part, rebuild, keep_words)
-        cursor: Key = 0
-        while cursor != b"0":
-            cursor, keys = yield from _scan(part, "o", cursor)
+        cursor = Cursor(part.to, part.state)
+        while (yield from cursor.more()):
+            cursor.at, keys = yield from _scan(part, "o", cursor.at)
             left = yield from _read(part, keys, form.recover, words, lossy, remove=True)
             while left:
                 page = left[: first_slice(left)]
@@ -640,10 +648,10 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
         lexicon = yield from _lexicon(part)
     begin = (lexicon.free, lexicon.removed)
     yield [part.call("search/begin_rebuild", begin, key=rebuild, write=True)]
-    cursor: Key = 0
-    while cursor != b"0":
-        arguments = (cursor, _SCANNED, int(keep_words))
-        [cursor] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
+    cursor = Cursor(part.to, part.state)
+    while (yield from cursor.more()):
+        arguments = (cursor.at, _SCANNED, int(keep_words))
+        [cursor.at] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
     drops: list[tuple[Key, ...]]
     drops = [(len(page), *page) for page in pages(lexicon.starts, _WORDS_AT_ONCE)]
     drops += [(0, *chain(*page)) for page in pages(lexicon.wrong, _WORDS_AT_ONCE)]
@@ -660,9 +668,9 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     [state] = yield from read_or_note([part.read_state("words")], [])
     stated = whole_or_0(state[0] if state else None)
     free = stated if 1 <= stated <= MOST_WORDS else 1  # the keys tell it, too
-    cursor: Key = 0
-    while cursor != b"0":
-        cursor, keys = yield from _scan(part, "ly", cursor)
+    cursor = Cursor(part.to, part.state)
+    while (yield from cursor.more()):
+        cursor.at, keys = yield from _scan(part, "ly", cursor.at)
         lexicon = [key for key in keys if key.startswith(f"{part.tag}l:".encode())]
         all_entries = yield from contents(part.to, "HASH", lexicon, [])
         for key, entries in zip(lexicon, all_entries, strict=True):

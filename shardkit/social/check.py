@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command
-from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.operations.operation import Cursor, Operation, Stream, pages
 from shardkit.social.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import T, list_of, login_key, read_record, user_of
 from shardkit.social.relations import PART_FIELDS, counters_of
@@ -52,11 +52,12 @@ class NetworkCheck:
         for page in pages(range(layout.relation_parts), KEYS_CHECKED):
             yield from confirmed(self._check_relation_parts, page)
         for part in range(layout.parts):
-            key, cursor = layout.of_part("logins", part), b""
-            while cursor != b"0":
-                scan = ("HSCAN", key, cursor or 0, "COUNT", KEYS_CHECKED)
+            key = layout.of_part("logins", part)
+            cursor = Cursor(layout.users, key)
+            while (yield from cursor.more()):
+                scan = ("HSCAN", key, cursor.at, "COUNT", KEYS_CHECKED)
                 [reply] = yield from read_or_note([layout.at_user(key, *scan)], [])
-                cursor, flat = reply or (b"0", ())
+                cursor.at, flat = reply or (b"0", ())
                 logins = list(zip(flat[::2], flat[1::2], strict=True))
                 yield from confirmed(self._check_logins, part, logins)
                 for id_ in self._ids(part, logins):

@@ -283,14 +283,12 @@ def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str,
         and not each["name"].startswith((OPERATOR, WAITING))
         and not set(each["flags"]) & set("SM")
         and not (each.get("resp") != "3" and "P" in each["flags"])
-        and not _only_greets(each)
+        and not (
+            not each["name"]
+            and each.get("cmd", "") in _GREETING
+            and int(each.get("age", 0)) - int(each.get("idle", 0)) <= 1
+        )
     ]
-
-
-def _only_greets(connection: Mapping[str, str]) -> bool:
-    age, idle = int(connection.get("age", 0)), int(connection.get("idle", 0))
-    is_greeting = connection.get("cmd", "") in _GREETING and age - idle <= 1
-    return is_greeting and not connection["name"]
 
 
 def only_reads(connection: Mapping[str, str]) -> bool:

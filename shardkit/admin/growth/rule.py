@@ -6,7 +6,8 @@
     split            a key ─► the shard that the new count and placement say
     into a cluster   a key ─► the node that has its slot
 
-A split also checks that each key tells its place: that it is where its name says.
+A split also checks that each key tells its place: that it is where its name says. Fences of guards
+do not, as they are where guarded keys are: every shard gets the largest token of each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from shardkit.admin.growth.gate import Ranges, owners
 from shardkit.admin.growth.journal import Move
@@ -29,6 +30,7 @@ from shardkit.admin.growth.relocation import (
 )
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.coordination.guard import FENCE
 from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
 from shardkit.routing.keys import KeyRoutes
@@ -49,6 +51,7 @@ class CopyRule:
         sources: the databases that are left, each once.
         targets: the databases that take over, each once.
         names: the shard at each target, for messages.
+        fences: keys of guards' fences that are to be carried to every target.
     """
 
     names: Mapping[Place, str]
@@ -57,6 +60,7 @@ class CopyRule:
         self.sources = list(dict.fromkeys(map(Place.parse, move.sources)))
         self.targets = list(dict.fromkeys(map(Place.parse, move.targets)))
         self.names = dict(zip(map(Place.parse, move.targets), move.shards, strict=False))
+        self.fences: set[bytes] = set()
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """Return where keys of a database go."""
@@ -91,12 +95,16 @@ class ByPlacement(CopyRule):
         self._routes = tuple(move.routes)
         self._route = KeyRoutes(move.routes)
         self._cluster = move.clusters[1] if move.clusters else ""
+        self._is_fence: Callable[[bytes], Any] = (  # a cluster has one for each tag
+            (lambda key: False) if any(move.clusters) else FENCE.fullmatch
+        )
         slots = [move.slots if node else {} for node in move.clusters or ("", "")]
         self._place_old = self._placing(self._before, self._old, slots[0])
         self._place_new = self._placing(self._after, self._new, slots[1])
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `CopyRule`."""
+        """See `CopyRule`; fences of guards are noted instead."""
+        self.fences.update(filter(self._is_fence, keys))
         wrong = self.misplaced(source, keys)
         if wrong:
             raise misplaced_error(self._component, str(source), len(wrong), len(keys), wrong)
@@ -116,7 +124,7 @@ class ByPlacement(CopyRule):
         return [
             key
             for key, n in zip(keys, numbers, strict=True)
-            if self._old[n] != source or not self._route.tells(key)
+            if (self._old[n] != source or not self._route.tells(key)) and not self._is_fence(key)
         ]
 
     def _placing(
@@ -136,7 +144,8 @@ class ByPlacement(CopyRule):
     ) -> Mapping[Place, list[bytes]]:
         groups: defaultdict[Place, list[bytes]] = defaultdict(list)
         for key, n in zip(keys, place(keys), strict=True):
-            groups[places[n]].append(key)
+            if not self._is_fence(key):
+                groups[places[n]].append(key)
         return groups
 
     def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:

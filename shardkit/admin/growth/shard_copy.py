@@ -303,7 +303,7 @@ class DatabaseCopy:
     ) -> None:
         self.server = server
         self._sources, self._targets = sources, targets
-        self._rule = rule
+        self.rule = rule
         self.value = value
         self.capture = capture
         self._share = share
@@ -462,7 +462,7 @@ class DatabaseCopy:
         if kind not in IN_PIECES:
             return False
         at = time.monotonic()
-        [target] = self._rule.there(Place(self.server, number), [key])
+        [target] = self.rule.there(Place(self.server, number), [key])
         for waiting in self._read.values():  # it may have been small a moment ago
             waiting.keys.pop(key, None)
         self._settle(target)
@@ -497,7 +497,7 @@ class DatabaseCopy:
         }
         self._slices.note(len(keys), sum(each.size for each in read.values()))
         self._note_expiring(read, at)
-        for target, own in self._rule.there(source, keys).items():
+        for target, own in self.rule.there(source, keys).items():
             waiting = self._read[target]
             for key in own:
                 waiting.keys[key] = read[key]
@@ -559,7 +559,7 @@ class DatabaseCopy:
             yield
         except WriteRefusedError as error:
             raise GrowthError(
-                f"{self._rule.names[error.place]}: the target refuses key "
+                f"{self.rule.names[error.place]}: the target refuses key "
                 f"{error.key.decode(errors='backslashreplace')}: {error}",
                 "enable the command (rename-command)"
                 if "unknown command" in str(error)

@@ -324,9 +324,29 @@ class ShardMover(Mover):
 
     def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
+        self._carry_fences()
         keys = {at: gate.proof_key(client) for at, client in self._new.items()}
         proofs = {at: [("SET", key, self._move.id)] for at, key in keys.items()}
         gate.write_under(self._new, self._attempt, proofs)
+
+    def _carry_fences(self) -> None:
+        """Give every target the largest token of each guard's fence that was seen at a source."""
+        names, self._rule.fences = sorted(self._rule.fences), set()
+        for keys in exchange.Slices().of(names):
+            fences: dict[bytes, tuple[int, int]] = {}  # the token, and the milliseconds left
+            for place, client in self._old.items():
+                asked = [("MGET", key) for key in keys], [("PTTL", key) for key in keys]
+                replies = exchange.ask(client, *asked)
+                for key, [token], left in zip(keys, replies, replies[len(keys) :], strict=False):
+                    if token and token.isdigit():
+                        fences[key] = max(fences.get(key, (0, 0)), (int(token), left))
+                    elif left != -2:
+                        raise GrowthError(f"{place}: {key!r} is no guard's fence", "rename the key")
+            commands = [
+                ("SET", key, token, *(("PX", left + 1) if left >= 0 else ()))
+                for key, (token, left) in fences.items()
+            ]
+            gate.write_under(self._new, self._attempt, dict.fromkeys(self._new, commands))
 
     def _lost(self, sampled: bool = True) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
@@ -548,6 +568,7 @@ class ShardMover(Mover):
             )
         for capture in captures.values():  # before what differs is anybody's fault
             capture.require_complete()
+        self._carry_fences()  # the rest later, while no client writes
         if not compared.same:
             raise GrowthError(
                 f"both servers differ in {counted(compared.differing, 'key')}, such as "
@@ -915,6 +936,7 @@ class ShardMover(Mover):
             mover._old, mover._new, mover._stack = self._new, self._old, self._stack
             if mover._take_over():
                 mover._copies, mover._before = copies, mover._run_of(self._old)
+                mover._rule = copies[0].rule
                 for copy in copies:
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):

@@ -15,7 +15,6 @@ from shardkit.errors import DamagedDataError, ShardFailure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Command,
-    Key,
     Locate,
     Partial,
     Replies,
@@ -24,7 +23,7 @@ from shardkit.operations.commands import (
     damage_in,
     raise_failures,
 )
-from shardkit.operations.operation import Operation, Page, Step, Stream
+from shardkit.operations.operation import Cursor, Operation, Page, Step, Stream
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.writes import PartRegistry
 
@@ -207,12 +206,10 @@ def contents(
     for n, reply in zip(short, replies, strict=True):
         pairs[n] = _pairs(kind, reply or ())
     for n, size in enumerate(sizes):
-        cursor: Key = 0
-        while size is not None and size > ENTRIES_AT_ONCE and cursor != b"0":
-            scan = (_SCANS[kind], keys[n], cursor, "COUNT", 1000)
-            [(cursor, flat)] = yield [Command(to, keys[n], scan)]
-            pairs[n] += _pairs(kind, flat)
         if size is not None and size > ENTRIES_AT_ONCE:
+            cursor = Cursor(to, keys[n])
+            while (flat := (yield from cursor.read(_SCANS[kind], 1000))) is not None:
+                pairs[n] += _pairs(kind, flat)
             pairs[n] = list(dict(pairs[n]).items())  # SCAN may return some twice
     return pairs
 

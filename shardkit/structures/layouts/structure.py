@@ -19,7 +19,7 @@ from typing import Any
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Key, Partial
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Driver, Face, Operation, Stream, pages, stream
+from shardkit.operations.operation import Cursor, Driver, Face, Operation, Stream, pages, stream
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
@@ -369,10 +369,8 @@ class StructureWithLayout(ExpirableStructure[Face]):
     ) -> Operation[int]:
         """Copy a plain key, about 1,000 elements at a time; return how many were new."""
         new = 0
-        cursor: bytes | int = 0
-        while cursor != b"0":
-            scan = self._at(key, command, key, cursor, "COUNT", 1000)
-            [(cursor, flat)] = yield [scan]
+        cursor = Cursor(self.component, key)
+        while (flat := (yield from cursor.read(command, 1000))) is not None:
             new += yield from add(flat)
         return new
 

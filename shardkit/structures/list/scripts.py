@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Argument, Command, Partial, Transaction
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.operations.operation import Cursor, Operation, Stream, pages
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     Damage,
@@ -371,14 +371,12 @@ def _scan_parts(
     scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
 ) -> Operation[None]:
     key, prefix = scripts.keys[1], scripts.head[0]
-    pattern, cursor = escaped(prefix) + "*", b"0"
-    while True:
-        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SEARCHED)
-        [[cursor, names]] = yield [Command(scripts.component, key, scan)]
+    pattern, cursor = escaped(prefix) + "*", Cursor(scripts.component, key)
+    while (yield from cursor.more()):
+        scan = ("SCAN", cursor.at, "MATCH", pattern, "COUNT", _SEARCHED)
+        [[cursor.at, names]] = yield [Command(scripts.component, key, scan)]
         numbers = (_number(name.removeprefix(prefix.encode())) for name in names)
         yield from read(number for number in numbers if number is not None)
-        if int(cursor) == 0:
-            return
 
 
 def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:

@@ -42,6 +42,7 @@ from shardkit.errors import (
     GrowthError,
     InvalidArgumentError,
     RoutingError,
+    StaleTokenError,
 )
 from shardkit.operations import Call, Command, Operation
 
@@ -607,21 +608,61 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
 
 
+@pytest.mark.parametrize("keep", [False, True], ids=["copied back", "kept"])
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
-def test_guarded_commands_go_on_after_a_split(fleet: Fleet, face: str) -> None:
+def test_late_holders_are_refused_at_every_shard_of_a_split(
+    fleet: Fleet, face: str, keep: bool
+) -> None:
     fleet.push(0)
-    with faced(face, fleet.url) as users:
+
+    def claim_at_last(key: str) -> None:
+        with shardkit.connect(fleet.url) as kit, kit.lock("stock", component="users") as held:
+            held.guard("users").claim(key)
+
+    with faced(face, fleet.url) as users, ThreadPoolExecutor() as threads:
         place = users.kit.topology.component("users").place
-        lock = users.kit.lock("stock", component="users", renew=False)
-        keys = [key for key in KEYS if place(key) == place("lock:stock:fence")]
-        guard = users.run(lock.acquire(ttl=600)).guard("users")
-        users.run(guard.execute(("SET", keys[0], 1)))
-        options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT}
-        assert users.eventually(
-            lambda: start_split(fleet.config, "users", **options).phase == "done"
-        )
-        replies = [users.run(guard.execute(("INCR", key), ("GET", key))) for key in keys]
-        assert replies == [[2, b"2"], *[[1, b"1"]] * (len(keys) - 1)]
+        one, other = (next(key for key in KEYS if place(key) == n) for n in (0, 1))
+
+        def guard(name: str = "stock", remember: float | None = None) -> Any:
+            lock = users.kit.lock(name, component="users")
+            hold = users.run(lock.acquire())
+            users.run(lock.release(hold))
+            return hold.guard("users", remember=remember)
+
+        def writable(guard: Any) -> list[str]:
+            accepted = []
+            for key in KEYS:
+                with suppress(StaleTokenError):
+                    users.run(guard.execute(("INCR", key)))
+                    accepted.append(key)
+            return accepted
+
+        first, second = guard(), guard()
+        users.run(first.claim(one))
+        users.run(second.claim(other))
+        users.run(guard("forgotten", 600).claim(one))
+        options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT, "keep": keep}
+        with overtaken("hold writers", lambda: claim_at_last(other)):
+            split = threads.submit(start_split, fleet.config, "users", **options)
+            assert users.eventually(
+                lambda: split.done() or (keep and moves(fleet.config) and phase(fleet) == "kept")
+            )
+        assert writable(first) == writable(second) == []
+        shards = users.kit.topology.component("users").shards
+        ends = [
+            client_of(fleet.servers[1], db=each.database).ttl("lock:forgotten:fence")
+            for each in shards
+        ]
+        assert [0 < end <= 600 for end in ends] == [True] * 5
+        third = guard()
+        assert writable(third) == KEYS
+        with overtaken("hold writers", lambda: claim_at_last(other)):
+            back = threads.submit(reverse_move, fleet.config, "users", hold=PATIENT)
+            assert users.eventually(back.done)
+        assert back.result().phase == "done"
+        assert split.result().id == (back.result().id if keep else back.result().undoes)
+        assert writable(third) == []
+        assert writable(guard()) == KEYS
 
 
 def beside_a_refusal(fleet: Fleet, users: Face, batch: int, operation: Operation[Any]) -> Any:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import redis
 from arranged import ask, map_of
-from faces import PATIENCE, Face, faced
+from faces import PATIENCE, Exchanges, Face, faced
 from growth_helpers import PATIENT, Fleet
 
 import shardkit
 from shardkit.admin.growth import fail_over, start_split
 from shardkit.local import LocalSentinel, LocalServer
 from shardkit.messaging import RecordTally, Total
+from shardkit.queues import NewTask
 
 INCREMENT = "return redis.call('INCR', KEYS[1])"
 CHANNELS = [f"c{n}" for n in range(12)]
@@ -205,3 +206,28 @@ def test_iterators_miss_nothing_of_a_key_that_moves(fleet: Fleet, face: str, how
         assert users.eventually(lambda: changed(fleet, how) or True)
         assert members.union(member.user for member in iterators[0]) == names
         assert of_all.union(name for name, _ in iterators[1]) == names
+
+
+@both_faces
+@pytest.mark.parametrize("how", ["split", "move of shards", "move of a server", "failover"])
+def test_copies_and_repairs_miss_nothing_of_a_key_that_moves(
+    fleet: Fleet, face: str, how: str
+) -> None:
+    fleet.push(0)
+    if how == "failover":
+        fleet.replicated(1)
+    with faced(face, fleet.url) as users:
+        router, tasks = users.kit.key_sharded("users"), users.kit.queues(component="users")
+        users.run(router.hset("plain", mapping={f"f{n}": n for n in range(2500)}))
+        users.run(tasks.enqueue_many("mail", [NewTask("send", [n]) for n in range(2500)]))
+        users.run(router.delete("queues:{mail}"))
+        steps = (
+            users.kit.hash("copy", component="users", total=5000).deferred.copy_from("plain"),
+            tasks.deferred.restore("mail"),
+        )
+        calls = [Exchanges(users, each) for each in steps]
+        for call in calls:
+            call.until("HSCAN")
+            call.until("HSCAN")
+        assert users.eventually(lambda: changed(fleet, how) or True)
+        assert [call.end() for call in calls] == [2500, 2500]
