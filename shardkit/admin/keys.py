@@ -67,7 +67,7 @@ def biggest_keys(
     Raises:
         InvalidArgumentError: limit or by cannot be used.
     """
-    timeout = check_seconds("biggest_keys", "timeout", timeout)
+    timeout = check_seconds("biggest_keys", "timeout", timeout, 0.001)
     check_integer("biggest_keys", "limit", limit, 1, 2**31)
     if by not in ("memory", "elements"):
         raise InvalidArgumentError(f"by={by!r} is not a way to rank", "specify memory or elements")

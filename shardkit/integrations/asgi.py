@@ -23,7 +23,7 @@ from shardkit.integrations.web import PROBES, Sessions, check_ttl, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
-from shardkit.operations.arguments import Seconds
+from shardkit.operations.arguments import Seconds, check_public
 
 __all__ = [
     "ETagMiddleware",
@@ -369,3 +369,6 @@ def retry_after(state: MaintenanceState) -> int:
 def body_of(state: MaintenanceState) -> bytes:
     """Return what users see."""
     return f"Under maintenance. {state.reason}".strip().encode()
+
+
+check_public(globals())

@@ -28,7 +28,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
 from shardkit.network.topology.cache import Outcomes, Topology
-from shardkit.operations.arguments import Seconds, check_seconds, is_number, shown
+from shardkit.operations.arguments import Seconds, check_public, check_seconds, is_number, shown
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -383,3 +383,6 @@ class _Probe:
     def failure(self, error: Exception) -> tuple[int, dict[str, Any]]:
         kind = type(error).__name__
         return 503, {"ok": False, "error": str(error) if self._details else kind}
+
+
+check_public(globals())

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, Unpack
 
+import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.changes import explaining, way_on
@@ -377,7 +378,7 @@ _MOVERS: Mapping[str, type[ServerMover | ShardMover]] = {REPLICATION: ServerMove
 
 
 def plan_move(
-    config: Any,
+    config: redis.Redis,
     what: str | Sequence[str],
     to: str,
     *,
@@ -405,7 +406,7 @@ def plan_move(
 
 
 def start_move(
-    config: Any,
+    config: redis.Redis,
     what: str | Sequence[str],
     to: str,
     *,
@@ -494,7 +495,7 @@ def started(
 
 
 def plan_split(
-    config: Any,
+    config: redis.Redis,
     component: str,
     *,
     shards: int | None = None,
@@ -535,7 +536,7 @@ def plan_split(
 
 
 def start_split(
-    config: Any,
+    config: redis.Redis,
     component: str,
     *,
     shards: int | None = None,
@@ -563,7 +564,7 @@ def start_split(
     return started(config, split, **options)
 
 
-def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def resume_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Continue an interrupted move, from any machine.
 
     A copy of shards starts again if the move was not decided yet.
@@ -584,7 +585,7 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         return _run(lease, move, **options)
 
 
-def abort_move(config: Any, name: str) -> Move:
+def abort_move(config: redis.Redis, name: str) -> Move:
     """Undo a move that is not decided: the target is empty again.
 
     Raises:
@@ -600,7 +601,7 @@ def abort_move(config: Any, name: str) -> Move:
         return move
 
 
-def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def reverse_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Move everything back to where it was, with the same guarantees.
 
     The arguments are those of `resume_move`.
@@ -641,7 +642,7 @@ def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Mo
     return found if found.is_over else resume_move(config, move.name, **options)
 
 
-def complete_move(config: Any, name: str) -> Move:
+def complete_move(config: redis.Redis, name: str) -> Move:
     """Empty the old databases of a move of shards that were kept up to date; it is done then.
 
     Raises:
@@ -667,7 +668,7 @@ def complete_move(config: Any, name: str) -> Move:
         return _run(lease, move)
 
 
-def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def verify_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Return a finished move with a new certificate.
 
     After a move of a server both servers are compared, as long as the old one follows the new one.
@@ -690,7 +691,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     return move
 
 
-def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Move]:
+def moves(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
     """Return the move of each server, shard or component that moved: the open or last one.
 
     Args:
