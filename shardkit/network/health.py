@@ -266,7 +266,7 @@ def asgi(
     kit: Any = None,
     timeout: Seconds = TIMEOUT,
     *,
-    components: Collection[str] = (),
+    components: str | Collection[str] = (),
     threshold: Threshold = "any",
     details: bool = False,
 ) -> Callable[..., Awaitable[None]]:
@@ -320,7 +320,7 @@ def wsgi(
     kit: Any,
     timeout: Seconds = TIMEOUT,
     *,
-    components: Collection[str] = (),
+    components: str | Collection[str] = (),
     threshold: Threshold = "any",
     details: bool = False,
 ) -> Callable[..., list[bytes]]:
@@ -361,7 +361,9 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
 
 
 class _Probe:
-    def __init__(self, components: Collection[str], threshold: Threshold, details: bool) -> None:
+    def __init__(
+        self, components: str | Collection[str], threshold: Threshold, details: bool
+    ) -> None:
         checked_share(threshold)
         self._components = [components] if isinstance(components, str) else list(components)
         self._threshold = threshold

@@ -380,9 +380,10 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
+    text = "***" if name in ("password", "token") else shown(value)
     if not isinstance(named, str):
         named = getattr(owner, "__qualname__", type(owner).__name__).removesuffix(".__init__")
-    return InvalidArgumentError(f"{named}: {name}={shown(value)}", f"give {kind.wanted}")
+    return InvalidArgumentError(f"{named}: {name}={text}", f"give {kind.wanted}")
 
 
 def _printed(value: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from shardkit import Entry, LuaScript, ShardKitError, ShardMap, admin, from_json, to_json
 from shardkit.admin import growth
@@ -81,6 +82,7 @@ def test_an_odd_argument_of_a_map_is_named(call: Callable[[], Any], message: str
         call()
 
 
+LATER = redis.Redis(port=1)  # nothing is sent
 PUBLIC = [FleetWatch, application] + [
     getattr(module, name)
     for module in (admin, growth, asgi, wsgi, otel, prometheus, health)
@@ -100,7 +102,9 @@ def test_an_odd_argument_of_an_operator_s_function_is_named(call: Callable[..., 
     checked = [p.name for p in parameters if not str(p.annotation).startswith(anything)]
     assert checked or call in (wsgi.init_flask, asgi.lifespan)
     for name in checked:
-        with pytest.raises(InvalidArgumentError, match=f"^{call.__name__}: {name}=<odd>; give "):
+        with pytest.raises(
+            InvalidArgumentError, match=rf"^{call.__name__}: {name}=(<odd>|\*+); give "
+        ):
             call(**{name: odd, **required})
 
 
@@ -123,6 +127,10 @@ def test_an_odd_argument_of_an_operator_s_function_is_named(call: Callable[..., 
         ),  # type: ignore[dict-item]
         (lambda: admin.execute([], ["PING"], once_per="node"), "once_per='node'; give one of"),  # type: ignore[arg-type]
         (lambda: admin.execute([], ["PING"], timeout=0), "timeout=0; give seconds, 0.001 to"),
+        (
+            lambda: admin.rotate(LATER, ENTRY, "u", "caf\udce9"),
+            "rotate: password=***; give text or",
+        ),
         (lambda: admin.verify("a\0b"), "directory='a\\x00b'; give text or a Path"),
     ],
 )
