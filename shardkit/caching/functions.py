@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ from typing import (
     TypeVar,
     overload,
 )
+from urllib.parse import quote_from_bytes
 from uuid import UUID
 
 from shardkit.caching.near import (
@@ -61,6 +63,7 @@ N_co = TypeVar("N_co", covariant=True)
 
 _VALUE, _NONE, _ERROR = b"v", b"n", b"e"  # what a stored value begins with
 _SHORTEST = 0.001  # seconds
+_SEVERAL = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _DESCRIPTORS: tuple[Any, ...] = (classmethod, staticmethod)
 _SCALARS = (str, int, float, Decimal, UUID, date, Enum)
 
@@ -161,8 +164,8 @@ class Caching:
                 raise InvalidArgumentError(
                     f"{owner}: exceptions has {shown(kind)}", "give classes of exceptions"
                 )
-        if isinstance(tags, str):
-            raise InvalidArgumentError(f"{owner}: tags={tags!r}", "give a tuple of texts")
+        if isinstance(tags, str) or not isinstance(tags, Iterable):
+            raise InvalidArgumentError(f"{owner}: tags={shown(tags)}", "give a tuple of texts")
         check_integer(owner, "near", near, 0, 2**40)
         self.opened = opened
         self.owner = owner
@@ -183,13 +186,13 @@ class Caching:
         """Decorate a function that has the key's and the tags' parameters, and is no generator."""
         kind = type(function)
         function = getattr(function, "__func__", function) if kind in _DESCRIPTORS else function
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidArgumentError(
-                f"{self.owner}: {_name(function)} is a generator", "return a list instead"
-            )
         call = _Function(self, function).wrapped()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
-        return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
+        if not in_class or inspect.ismethod(function):
+            return call
+        method: Any = functools.update_wrapper(_CachedMethod(call), call)
+        method.kind = kind
+        return method
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
@@ -212,16 +215,22 @@ class _Function:
     def __init__(self, options: Caching, function: Callable[..., Any]) -> None:
         self.options = options
         self.function = function
-        called = function if inspect.isroutine(function) else type(function).__call__
-        self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
-        self.signature = inspect.signature(function)
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
-        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
-        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
-        self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
-        self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
+        try:
+            self.signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                f"{self.owner}: it is no function with known parameters",
+                "write a def that calls it",
+            ) from None
+        called = function, type(function).__call__  # an object's own
+        self.awaits = any(map(inspect.iscoroutinefunction, called))
+        kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(kind(each) for kind in kinds for each in called):
+            raise InvalidArgumentError(f"{self.owner}: it is a generator", "return a list instead")
+        made = partial(_KeyTemplate, self.owner, self.signature)
+        self.key = made("key", options.key, VALUES)
+        self.tags = [made("tags", tag, TAGS) for tag in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
         # A kit, its near copies, and what `Caching.values` returns for it.
         self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
@@ -238,8 +247,7 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        if kwargs or len(args) not in self.counts:
-            self.signature.bind(*args, **kwargs)  # raises even for a hit
+        self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
@@ -323,10 +331,13 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
-        key = self.key
+        def key(*args: Any, **kwargs: Any) -> str:
+            self.signature.bind_partial(*args, **kwargs)  # raises
+            return self.key(args, kwargs)
+
         call: Any = functools.wraps(self.function)(self.caller())
-        call.refresh, call.key = self.caller(anew=True), lambda *args, **kwargs: key(args, kwargs)
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(args, kwargs)])
+        call.refresh, call.key = self.caller(anew=True), key
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
         call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
         return call
 
@@ -352,33 +363,31 @@ class _Function:
         return acall if self.awaits else call
 
 
-class _CachedMethod:
-    """A cached function in a class; what it can do is bound like itself."""
-
-    __qualname__: str
-
-    def __init__(self, call: Any, kind: type) -> None:
-        functools.update_wrapper(self, call)
-        self._call, self._kind = call, kind
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        first = owner if self._kind is classmethod else instance
-        if first is None or self._kind is staticmethod:
-            return self._call
-        return _Bound(self._call, first)
-
-    def __reduce__(self) -> str:
-        return str(self.__qualname__)
-
-
 class _Bound(partial[Any]):
+    """A cached function with its first argument; what it can do is bound like itself."""
+
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.func, name)
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
         return partial(attribute, *self.args) if takes else attribute
+
+    def __reduce__(self) -> Any:
+        return getattr, (*self.args, self.__name__)  # as a method
+
+
+class _CachedMethod(_Bound):
+    """A cached function in a class, of a kind of methods."""
+
+    kind: type
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        first = owner if self.kind is classmethod else instance
+        if first is None or self.kind is staticmethod:
+            return self.func
+        return _Bound(self.func, first)
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -403,13 +412,14 @@ class _KeyTemplate:
     """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``."""
 
     def __init__(
-        self, owner: str, field: str, text: str, function: Callable[..., Any], prefix: str
+        self, owner: str, signature: inspect.Signature, field: str, text: str, prefix: str
     ) -> None:
-        self._function = _name(function)
+        self._signature = signature
         # In a key: 1:2 and 3 make no other key than 1 and 2:3. A tag is named by its whole text.
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
-        parameters = inspect.signature(function).parameters
+        parameters = [p for p in signature.parameters.values() if p.kind not in _SEVERAL]
+        names = [parameter.name for parameter in parameters]
         self._parts: list[Any] = []
         literal = prefix
         try:
@@ -421,20 +431,22 @@ class _KeyTemplate:
             literal += _quoted(before)
             if name is None:
                 continue
-            first, _, path = name.partition(".")
-            param = parameters.get(first)
-            if param is None or param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
-                known = ", ".join(parameters) or "none"
-                raise self._refused(f"names {first!r}", f"name a parameter: {known}")
+            first, *path = name.split(".")
+            if first not in names or not all(map(str.isidentifier, path)):
+                known = ", ".join(names) or "none"
+                raise self._refused(f"names {name!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = list(parameters).index(first) if param.kind is not param.KEYWORD_ONLY else 1 << 30
-            self._parts.append((literal, at, first, param.default, path and attrgetter(path)))
+            parameter = parameters[names.index(first)]
+            by_name = parameter.kind is parameter.KEYWORD_ONLY
+            at = sys.maxsize if by_name else names.index(first)
+            attribute = path and attrgetter(".".join(path))
+            self._parts.append((literal, at, first, parameter.default, attribute))
             literal = ""
-        if field == "key" and parameters and not self._parts:
+        if field == "key" and signature.parameters and not self._parts:
             raise self._refused("names no argument", 'write it like "user:{id}"')
         self._end = literal + "}"
-        only: Any = self._parts[0] if len(self._parts) == 1 else ("", -1, "", None, "")
+        only: Any = self._parts[0] if len(self._parts) == 1 else ("", -1, None, None, None)
         self._single = only[0] if only[1] == 0 and not only[4] else None
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
@@ -442,28 +454,32 @@ class _KeyTemplate:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if self._single is not None and len(args) == 1 and type(args[0]) is int:
-            return f"{self._single}{args[0]}{self._end}"  # the commonest, in half the time
+            try:  # the commonest, in half the time
+                return f"{self._single}{args[0]}{self._end}"
+            except ValueError:  # more than 4,300 digits
+                self._text(args[0])  # raises
         key = ""
-        for literal, at, name, default, path in self._parts:
+        for literal, at, name, default, attribute in self._parts:
             value = args[at] if at < len(args) else kwargs.get(name, default)
-            if path:
-                value = path(value)
-            if type(value) is not int:
-                value = self._text(name, value)
+            if value is inspect.Parameter.empty:
+                self._signature.bind(*args, **kwargs)  # raises
+            if attribute:
+                value = attribute(value)
+            if type(value) is not int or value.bit_length() > 64:
+                value = self._text(value)
             key += f"{literal}{value}"
         return key + self._end
 
-    def _text(self, name: str, value: Any) -> str:
+    def _text(self, value: Any) -> str:
         if type(value) is str:
             return value if value.isalnum() else _quoted(value, self._separator)
-        if value is inspect.Parameter.empty:
-            raise TypeError(f"{self._function}() missing 1 required argument: {name!r}")
         if value is None:
             return "%" if self._separator else "None"
         if isinstance(value, bytes):
-            return _quoted(value.decode("latin-1"), self._separator)
+            return quote_from_bytes(value, "")
         if isinstance(value, _SCALARS):
-            return _quoted(str(value), self._separator)
+            with suppress(ValueError):  # more than 4,300 digits
+                return _quoted(str(value), self._separator)
         raise self._refused(
             f"would contain {shown(value)}",
             "name a text, a number, or an attribute that is one: {user.id}",

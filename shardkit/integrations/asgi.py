@@ -9,6 +9,7 @@ import functools
 import hashlib
 import inspect
 import math
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
@@ -19,7 +20,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, check_ttl, error_answer
+from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -250,11 +251,10 @@ class SessionMiddleware:
         secure: bool = True,
         kit: AsyncShardKit | None = None,
     ) -> None:
-        self._app = app
-        self._name, kept = name, check_ttl(name, ttl)
-        self._sessions = _OfKit(
-            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, kept)
-        )
+        self._app, self._name = app, name
+        of: Any = functools.partial(Sessions, component=component, name=name, ttl=ttl)
+        of(None)  # checks them now, not at the first request
+        self._sessions = _OfKit(kit, lambda kit: of(kit.face_of(True)[0]))
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -269,11 +269,14 @@ class SessionMiddleware:
         async def saved(message: MutableMapping[str, Any]) -> None:
             if message["type"] in ("http.response.start", "websocket.accept"):
                 await sessions.save(session)
+                headers = [*message.get("headers", ())]
                 if session.id or given:
                     age = sessions.ttl if session.id else 0
                     cookie = f"{self._name}={session.id}{self._cookie}{age}".encode()
-                    headers = [*message.get("headers", ()), (b"set-cookie", cookie)]
-                    message = {**message, "headers": headers}
+                    headers.append((b"set-cookie", cookie))
+                if session.id or given or session.accessed:
+                    headers.append((b"vary", b"Cookie"))
+                message = {**message, "headers": headers}
             await send(message)
 
         await self._app(scope, receive, saved)
@@ -307,6 +310,8 @@ def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any],
                         break
                 else:
                     raise TypeError(f"{function.__qualname__}() got no kit and no request")
+                if call is cached.invalidate:
+                    kwargs.pop("kit", None)  # the function may have no such parameter
                 return await call(*args, **kwargs)
 
             return called
@@ -331,22 +336,21 @@ def _with_etag(
     if not etag:
         etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
-    known = [tag.removeprefix("W/") for tag in _header(scope, b"if-none-match")]
-    if known != ["*"] and etag.removeprefix("W/") not in known:
+    known = re.findall(r'"[^"]*"|\*', _header(scope, b"if-none-match"))
+    if "*" not in known and etag.removeprefix("W/") not in known:
         return {**start, "headers": headers}, body
     of_body = (b"content-length", b"content-type", b"content-encoding")
     headers = [(name, value) for name, value in headers if name not in of_body]
     return {**start, "status": 304, "headers": headers}, {**body, "body": b""}
 
 
-def _header(scope: Scope, wanted: bytes, separator: bytes = b",") -> list[str]:
-    header = separator.join(value for name, value in scope["headers"] if name == wanted)
-    return [value.strip() for value in header.decode("latin-1").split(separator.decode())]
+def _header(scope: Scope, wanted: bytes) -> str:
+    return b";".join(value for name, value in scope["headers"] if name == wanted).decode("latin-1")
 
 
 def _cookie(scope: Scope, wanted: str) -> str:
-    for cookie in _header(scope, b"cookie", b";"):
-        name, _, value = cookie.partition("=")
+    for cookie in _header(scope, b"cookie").split(";"):
+        name, _, value = cookie.strip().partition("=")
         if name == wanted:
             return value
     return ""

@@ -66,22 +66,19 @@ class WebSession(dict[str, Any]):
 
     Attributes:
         id: the cookie's value; empty if nothing is stored.
+        accessed: whether the request has used it, as frameworks report: answers differ by cookie.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.id = ""
-        self._stored = ""
-        self._renewed = False
+    id = _stored = ""
+    accessed = _renewed = False
 
     def renew(self) -> None:
         """Give the session another id, as is due when a user logs in or out."""
         self._renewed = True
 
-
-def check_ttl(name: str, ttl: Seconds) -> int:
-    """Return the whole seconds for which a session is kept, checked."""
-    return int(check_seconds(name, "ttl", ttl, 1, 2**31))
+    def mark_accessed(self) -> None:
+        """Note that the request uses it; Starlette calls this."""
+        self.accessed = True
 
 
 class Sessions(Structure[Face]):
@@ -89,7 +86,7 @@ class Sessions(Structure[Face]):
 
     def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)
-        self.ttl = check_ttl(name, ttl)
+        self.ttl = int(check_seconds(name, "ttl", ttl, 1, 2**31))
 
     @operation
     def load(self, cookie: str) -> Operation[WebSession]:

@@ -87,13 +87,12 @@ class FlaskSessions:
         had = session.id
         self._sessions.save(session)
         settings, name = app.config, app.config["SESSION_COOKIE_NAME"]
-        where = {
-            "domain": settings["SESSION_COOKIE_DOMAIN"],
-            "path": settings["SESSION_COOKIE_PATH"] or settings["APPLICATION_ROOT"],
-            "secure": settings["SESSION_COOKIE_SECURE"],
-            "samesite": settings["SESSION_COOKIE_SAMESITE"] or "Lax",
-            "httponly": settings["SESSION_COOKIE_HTTPONLY"],
-        }
+        where = {"path": settings["APPLICATION_ROOT"], "samesite": "Lax"}
+        for field in ("domain", "path", "secure", "samesite", "httponly", "partitioned"):
+            if value := settings.get(f"SESSION_COOKIE_{field.upper()}"):
+                where[field] = value
+        if session.id or had or session.accessed:
+            response.vary.add("Cookie")
         if session.id:
             response.set_cookie(name, session.id, max_age=self._sessions.ttl, **where)
         elif had:

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -57,6 +58,21 @@ class Computing:
         if self.error is not None:
             raise self.error
         return number if self.value is None else self.value
+
+
+class Pickled:
+    """Methods that other processes get by their names."""
+
+    @shardkit.cached("many", ttl=60, key="{page}")
+    @classmethod
+    def of_class(cls, page: int) -> None: ...
+
+    @staticmethod
+    @shardkit.cached("many", ttl=60, key="{page}")
+    def of_none(page: int) -> None: ...
+
+    @shardkit.cached("many", ttl=60, key="{page}")
+    def of_object(self, page: int) -> None: ...
 
 
 @pytest.fixture
@@ -293,7 +309,7 @@ def test_keys_of_different_arguments_differ(kit: shardkit.ShardKit) -> None:
         RED = 1
 
     given = ["", "1", "1:2", "2", ":", "%", "{", "}", "{}", "é", "%3A", 1.5, None, -1]
-    given += [date(2026, 1, 2), uuid.UUID(int=5), Color.RED, b"\xff", True]
+    given += [date(2026, 1, 2), uuid.UUID(int=5), Color.RED, b"\xff", "\xff", True]
     keys = {load.key(a, b) for a in given for b in given}
     assert len(keys) == len(given) ** 2
     assert load.key(1) == load.key("1", "x") == load.key(b=b"x", a=1) == "cached:{1:x}"
@@ -352,6 +368,15 @@ async def test_methods_have_bound_keys_and_invalidations(
     assert [await one.later(7), one.calls] == [7, before + 2]
 
 
+def test_methods_are_pickled_by_name() -> None:
+    one: Any = Pickled()
+    methods = [Pickled.of_class, Pickled.of_none, Pickled.of_object, one.of_class, one.of_object]
+    copies: list[Any] = [pickle.loads(pickle.dumps(method)) for method in methods]
+    unbound = copies.pop(2)
+    assert [call.key(5) for call in copies] == ["cached:{5}"] * 4
+    assert unbound.key(one, 5) == "cached:{5}"
+
+
 def test_a_value_that_needs_itself_is_an_error_and_not_a_wait(face: Face) -> None:
     def compute(name: str) -> Any:
         return load("a") if name == "b" else load({"a": "b", "c": "a", "d": "e"}.get(name, "d"))
@@ -378,6 +403,40 @@ def test_a_hit_accepts_no_other_arguments_than_the_function(kit: shardkit.ShardK
             load(*args, **kwargs)
 
 
+def test_keys_are_made_of_the_arguments_that_the_function_gets(face: Face) -> None:
+    decorate = face.kit.cached("many", ttl=60, key="k:{name}:{page}")
+
+    @decorate
+    def load(name: str = "default", /, page: int = 1, **more: str) -> list[Any]:
+        return [name, page, more]
+
+    @decorate
+    async def aload(name: str = "default", /, page: int = 1, **more: str) -> list[Any]:
+        return [name, page, more]
+
+    call: Any = load if face.runner is None else aload
+    assert face.run(call("a", more="b")) == ["a", 1, {"more": "b"}]
+    assert call.key() == "cached:{k:default:1}"
+    for method in (call.key, call.invalidate):
+        with pytest.raises(TypeError, match="too many positional"):
+            face.run(method("a", 1, 2))
+        with pytest.raises(TypeError, match="positional only"):
+            face.run(method(name="a"))
+    with pytest.raises(InvalidArgumentError, match="would contain of 16610 bits"):
+        face.run(call("a", 10**5000))
+    with pytest.raises(InvalidArgumentError, match="would contain of 16610 bits"):
+        cached(face, print).key(10**5000)
+
+
+@pytest.mark.parametrize("kind", [max, None, property(print), type("Generates", (), {})])
+def test_what_has_no_parameters_or_yields_is_refused_by_name(face: Face, kind: Any) -> None:
+    if isinstance(kind, type):
+        kind.__call__ = lambda self, name: (yield name)  # type: ignore[operator]
+    function = kind() if isinstance(kind, type) else kind
+    with pytest.raises(InvalidArgumentError, match=r"@cached\('many'\) of .*: it is"):
+        face.kit.cached("many", ttl=1, key="{name}")(function)
+
+
 async def test_an_object_with_an_async_call_is_awaited(akit: Any) -> None:
     class Load:
         async def __call__(self, name: str) -> str:
@@ -398,6 +457,10 @@ async def test_an_object_with_an_async_call_is_awaited(akit: Any) -> None:
         ({"key": "user:{name!r}"}, "has a format"),
         ({"key": "user:{name:3}"}, "has a format"),
         ({"key": "user:{name"}, "is no template"),
+        ({"key": "user:{name.}"}, "names 'name.'"),
+        ({"key": "user:{name.id[0]}"}, "names 'name.id[0]'"),
+        ({"key": "user:{id}"}, "name a parameter: name"),
+        ({"key": "user:{name}", "tags": None}, "tags=None"),
         ({"key": "user:{name}", "tags": ("{x}",)}, "tags='{x}' names 'x'"),
         ({"key": "user:{name}", "tags": "all"}, "tags='all'"),
         ({"key": "user:{name}", "tags": 7}, "tags=7"),
@@ -429,7 +492,7 @@ def test_wrong_values_and_arguments_are_refused_by_name(face: Face, computing: C
     assert face.run(load("a")) == 5
     with pytest.raises(InvalidArgumentError, match=r"key='k:\{name\}' would contain \['a'\]"):
         face.run(load(["a"]))
-    with pytest.raises(TypeError, match="missing 1 required argument: 'name'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'name'"):
         face.run(load())
     with pytest.raises(InvalidArgumentError, match="is a generator"):
         face.kit.cached("many", ttl=1, key="{a}")(lambda a: (yield a))

@@ -452,6 +452,8 @@ def test_what_is_no_message_becomes_a_dead_letter(connection: Connection) -> Non
         *("", "[]", "{}", '{"properties": {}}'),
         '{"properties": {"body_encoding": "base64", "delivery_info": {}}, "body": "a"}',
         '{"properties": {"body_encoding": "rot13", "delivery_info": {}}, "body": "a"}',
+        '{"properties": {"n": {"__type__": "decimal", "__value__": "x"}}}',
+        pytest.param(100_000 * "[", id="nested"),
     ],
 )
 def test_a_damaged_message_ends_no_consumer(site: Site, content: str) -> None:

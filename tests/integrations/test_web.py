@@ -20,7 +20,7 @@ import redis
 from arranged import map_of
 from celery import Celery
 from faces import PATIENCE, Face, drawn
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import FastAPI, Request, Response, WebSocket
 from kombu import Connection
 from kombu.exceptions import DecodeError
 from opentelemetry.instrumentation.redis import RedisInstrumentor
@@ -230,6 +230,9 @@ def test_the_pages_application_serves_all_that_it_has(
     tag = {"If-None-Match": f'"x", W/{first.headers["etag"]}'}
     again = client.get("/products/7", headers=tag)
     assert (again.status_code, again.content) == (304, b"")
+    page["app"].get("/own")(lambda: Response(headers={"ETag": 'W/"a,b"'}))
+    own = client.get("/own", headers={"If-None-Match": '"x", W/"a,b"'})
+    assert (own.status_code, own.headers["etag"]) == (304, 'W/"a,b"')
     answers = [client.post("/log-in?name=Ann") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200] * 5 + [429]
     assert 0 < int(answers[5].headers["retry-after"]) <= 12
@@ -312,6 +315,9 @@ def test_cached_endpoints_are_computed_once_until_they_are_invalidated(shop: Tes
 
 def test_a_session_is_kept_until_it_is_emptied(shop: TestClient, kit: ShardKit) -> None:
     assert shop.get("/cart", headers={"cookie": "session=" + 43 * "a"}).json() == {}
+    shop.cookies.clear()
+    assert shop.get("/cart").headers["vary"] == "Cookie"
+    assert "vary" not in shop.get("/nothing").headers
     assert shop.post("/cart?item=ring").cookies["session"] != 43 * "a", "no id is adopted"
     shop.post("/cart?item=cup")
     assert shop.get("/cart").json() == {"items": ["ring", "cup"]}
@@ -399,7 +405,12 @@ def test_flask_has_sessions_and_answers_503(shard_map: ShardMap) -> None:
             return str(kit.rate_limit("x", component="many", limit=-1))
 
         client = app.test_client()
-        assert client.get("/").text == "nobody"
+        answer = client.get("/")
+        assert (answer.text, answer.headers["vary"]) == ("nobody", "Cookie")
+        assert "vary" not in client.get("/favicon.ico").headers
+        app.config["SESSION_COOKIE_PARTITIONED"] = app.config["SESSION_COOKIE_SECURE"] = True
+        assert "Partitioned" in app.test_client().post("/Bob").headers["set-cookie"]
+        app.config["SESSION_COOKIE_PARTITIONED"] = app.config["SESSION_COOKIE_SECURE"] = False
         client.post("/Ann")
         assert client.get_cookie("session") is not None
         assert [client.get("/").text for _ in range(2)] == ["Ann", "nobody"]

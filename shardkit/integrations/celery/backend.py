@@ -80,9 +80,6 @@ class ShardKitBackend(KeyValueStoreBackend):
     def delete(self, key: Key) -> None:
         self._run(self._command("UNLINK", key))
 
-    def expire(self, key: Key, value: int) -> None:
-        self._run(self._expiry(key, value))
-
     def wait_for(self, task_id: Any, timeout: Any = None, interval: float = 0.5, **kw: Any) -> Any:
         meta = super().wait_for(task_id, timeout, min(interval, INTERVAL), **kw)
         if on_interval := kw.get("on_interval"):

@@ -304,7 +304,7 @@ class Channel(virtual.Channel):
             is_packed = (message.get("headers") or {}).get("compression")
             if is_packed and not is_bounded(body, self._transport.growth):
                 raise ValueError
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except Exception:  # kombu's decoders raise what they like
             self.qos.held.pop(task.claim, None)
             self.tasks.fail(task, "not a message of kombu")
             return None
