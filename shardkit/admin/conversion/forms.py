@@ -247,7 +247,7 @@ class Conversion:
 
     def __post_init__(self) -> None:
         pattern = self.pattern
-        types = ["hash", "list", "set", "zset", *(["string"] if pattern else [])]
+        types = ["hash", "list", "set", "string", "zset"]
         if self.type not in types:
             raise InvalidArgumentError(
                 f"{self.keys}: type={self.type!r}", f"use one of {', '.join(types)}"
