@@ -66,7 +66,9 @@ from shardkit.admin.servers import (
 )
 from shardkit.kit.config_client import config_client as config_client
 from shardkit.network.rules import CheckFinding as CheckFinding
+from shardkit.operations.arguments import check_public as _check_public
 from shardkit.structures.upgrade import Upgrade as Upgrade
 
 if not TYPE_CHECKING:  # all but its own modules and names of Python's
     __all__ = sorted(n for n, of in globals().items() if n[:1] != "_" and hasattr(of, "__module__"))
+    _check_public(globals())

@@ -196,7 +196,7 @@ def backup(
             PAUSE, INFO), or did not fork in time; the config server cannot be read; or the fleet
             kept changing. Nothing is left behind.
     """
-    timeout = check_seconds("backup", "timeout", timeout)
+    timeout = check_seconds("backup", "timeout", timeout, 0.001)
     components = list(components)
     target = Path(directory)
     if target.exists() and any(target.iterdir()):
@@ -504,7 +504,7 @@ def restore(
             shards and the same placements; a database is not empty, is closed by a move, is that of
             two shards, or came from the backup; or the counts differ afterwards.
     """
-    timeout, directory = check_seconds("restore", "timeout", timeout), Path(directory)
+    timeout, directory = check_seconds("restore", "timeout", timeout, 0.001), Path(directory)
     manifest = verify(directory)
     origin = ShardMap.load(directory / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)

@@ -370,7 +370,10 @@ class CheckReport:
 
 
 def check(
-    components: Iterable[Component], timeout: Seconds = TIMEOUT, *, config: Any = None
+    components: Iterable[Component],
+    timeout: Seconds = TIMEOUT,
+    *,
+    config: redis.Redis | None = None,
 ) -> CheckReport:
     """Check the servers of components.
 
@@ -385,7 +388,7 @@ def check(
     Raises:
         ConfigServerError: the config server cannot be read.
     """
-    timeout = check_seconds("check", "timeout", timeout)
+    timeout = check_seconds("check", "timeout", timeout, 0.001)
     rows = survey(targets_of(components), timeout, thorough=True)
     judgement = judge(rows, ConfigFacts() if config is None else config_facts(config))
     report = CheckReport(list(judgement.findings))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import redis
 from redis.exceptions import InvalidResponse, ResponseError
 
 from shardkit.kit.heat import COVERED, KINDS, SLOTS, slot_key
@@ -58,7 +59,7 @@ class Heat:
     day_seconds: float
 
 
-def read_heat(config: Any, limit: int = 100) -> Heat:
+def read_heat(config: redis.Redis, limit: int = 100) -> Heat:
     """Return what is hot, of all processes together: at most ``limit`` names of each kind.
 
     Cost: two exchanges; the server reads 200 names of each kind in each slot.

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import redis
 
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import InvalidArgumentError
 from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.operations.arguments import Seconds, check_integer, check_seconds
 from shardkit.operations.commands import Shard
@@ -67,10 +66,8 @@ def biggest_keys(
     Raises:
         InvalidArgumentError: limit or by cannot be used.
     """
-    timeout = check_seconds("biggest_keys", "timeout", timeout)
+    timeout = check_seconds("biggest_keys", "timeout", timeout, 0.001)
     check_integer("biggest_keys", "limit", limit, 1, 2**31)
-    if by not in ("memory", "elements"):
-        raise InvalidArgumentError(f"by={by!r} is not a way to rank", "specify memory or elements")
     best: list[BigKey] = []
     seen: set[Any] = set()
     examined = 0

@@ -89,7 +89,9 @@ def estimate_disk_rate(
     return DiskRate(commands, size, append, rewrite, data / min(intervals) if intervals else 0.0)
 
 
-def measure_disk_rate(client: Any, seconds: Seconds = 1.0, profile: str | None = None) -> DiskRate:
+def measure_disk_rate(
+    client: redis.Redis, seconds: Seconds = 1.0, profile: str | None = None
+) -> DiskRate:
     """Estimate what a server writes to its disk from what it executes in some seconds.
 
     The size of a command is the AOF's growth by change; without an AOF, that of what replicas get,
@@ -172,7 +174,7 @@ class PersistenceState:
         return found
 
 
-def persistence_of(client: Any) -> PersistenceState:
+def persistence_of(client: redis.Redis) -> PersistenceState:
     """Return how a server keeps its data. Cost: an exchange for each setting, and INFO."""
     settings: dict[str, str] = {}
     for name in SETTINGS:
@@ -194,7 +196,7 @@ def persistence_of(client: Any) -> PersistenceState:
     )
 
 
-def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
+def apply_profile(client: redis.Redis, profile: str) -> dict[str, tuple[str, str]]:
     """Apply a profile's settings to a server, without a restart.
 
     Returns:
@@ -213,7 +215,7 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
             client.config_set(name, value)
             changed[name] = before.get(name, ""), value
     try:
-        client.execute_command("CONFIG", "REWRITE")
+        client.config_rewrite()
     except redis.ResponseError as error:
         options = " ".join(f"--{name} {value or repr(value)}" for name, value in wanted.items())
         raise PersistenceError(
@@ -223,7 +225,7 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
     return changed
 
 
-def save_snapshot(client: Any, timeout: Seconds = WAIT) -> float:
+def save_snapshot(client: redis.Redis, timeout: Seconds = WAIT) -> float:
     """Make a snapshot in the background; return how many seconds it took.
 
     It has everything that was written before the call: a snapshot that is under way is awaited, and
@@ -236,7 +238,7 @@ def save_snapshot(client: Any, timeout: Seconds = WAIT) -> float:
     return _wait(client, "snapshot", timeout, "BGSAVE", ("rdb_bgsave_in_progress",))
 
 
-def rewrite_aof(client: Any, timeout: Seconds = WAIT) -> float:
+def rewrite_aof(client: redis.Redis, timeout: Seconds = WAIT) -> float:
     """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
     timeout = check_seconds("rewrite_aof", "timeout", timeout)
     state: Any = client.info("persistence")

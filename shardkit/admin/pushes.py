@@ -547,7 +547,8 @@ def push(
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
-    timeout = check_seconds("push", "timeout", timeout)
+    timeout = check_seconds("push", "timeout", timeout, 0.001)
+    force = bool(force) if isinstance(force, int) else force
     # Include the old components: clients that have not read the push yet still use them.
     known = [*_components(config, shard_map).values(), *shard_map.components.values()]
 

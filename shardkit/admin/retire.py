@@ -120,7 +120,7 @@ def still_used(
         not be asked. Programs that do not name their connections are not seen.
     """
     quiet = check_seconds("still_used", "quiet", quiet)
-    timeout = check_seconds("still_used", "timeout", timeout)
+    timeout = check_seconds("still_used", "timeout", timeout, 0.001)
     processes, failed = connected_clients([component], timeout=timeout)
     idle = {
         f"{process.host}/{process.pid}": process.components[component.name]
@@ -153,7 +153,7 @@ def delete_data(
     a server for more than about a millisecond.
     """
     quiet = check_seconds("delete_data", "quiet", quiet)
-    timeout = check_seconds("delete_data", "timeout", timeout)
+    timeout = check_seconds("delete_data", "timeout", timeout, 0.001)
     component = retirement.component
     name = component.name
     if not retirement.removed:

@@ -153,7 +153,7 @@ def rotate(
     """
     client_timeout = check_seconds("rotate", "client_timeout", client_timeout)
     settled = check_seconds("rotate", "settled", settled)
-    timeout = check_seconds("rotate", "timeout", timeout)
+    timeout = check_seconds("rotate", "timeout", timeout, 0.001)
     run = _OngoingRotation(config, config_server, user, password, timeout, login or {}, progress)
     run.distributed, run.ignore_others = distributed, ignore_others
     if dry_run:
@@ -187,7 +187,7 @@ def abort_rotation(
         ConfigError: none has started, it was published, or a server cannot be reached.
         ConfigServerError: the config server cannot be read or written.
     """
-    timeout = check_seconds("abort_rotation", "timeout", timeout)
+    timeout = check_seconds("abort_rotation", "timeout", timeout, 0.001)
     run = _OngoingRotation(config, config_server, user, None, timeout, login or {})
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
         state = run.read_state(True, "--abort")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import redis
 from redis.client import NEVER_DECODE
@@ -142,7 +142,7 @@ def execute(
     components: Iterable[Component],
     command: Sequence[str],
     *,
-    once_per: str = "server",
+    once_per: Literal["server", "shard"] = "server",
     shard: int | None = None,
     timeout: Seconds = TIMEOUT,
     **login: str,
@@ -157,7 +157,7 @@ def execute(
         By server or shard, the reply as redis-py returns it, or the exception. All servers are
         queried in parallel. Nothing is sent twice.
     """
-    timeout = check_seconds("execute", "timeout", timeout)
+    timeout = check_seconds("execute", "timeout", timeout, 0.001)
     check_integer("execute", "shard", shard or 0, 0, MAX_SHARDS - 1)
 
     def run(client: Any) -> Any:
@@ -297,7 +297,7 @@ def connected_clients(
         The processes, by host and process id, and the servers that did not answer. This call's own
         connections are left out. Cost: one CLIENT LIST for each server.
     """
-    timeout = check_seconds("connected_clients", "timeout", timeout)
+    timeout = check_seconds("connected_clients", "timeout", timeout, 0.001)
     answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
     answers |= query_servers(entries_of((), config_server), _listed, timeout)
     found: dict[tuple[str, int, str], ClientProcess] = {}

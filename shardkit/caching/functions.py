@@ -46,7 +46,7 @@ from shardkit.errors import (
     ShardKitError,
     StructureError,
 )
-from shardkit.operations.arguments import Seconds, parse_json, shown
+from shardkit.operations.arguments import Seconds, check_calls, parse_json, shown
 from shardkit.operations.deadlines import within
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
@@ -206,6 +206,9 @@ class Caching:
             near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
         values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale, near)
         return values, renewals
+
+
+check_calls(Caching, "__init__")
 
 
 class _Function:

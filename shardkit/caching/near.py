@@ -342,9 +342,10 @@ def near_copies(
     check_integer(owner, "size", size, 1, 2**40)
     max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
     are_several = isinstance(prefixes, Iterable) and not isinstance(prefixes, str)
-    if not (are_several and all(isinstance(each, str) and each for each in prefixes)):
+    texts = set(prefixes) if are_several else {""}
+    if not all(is_text(each) and each for each in texts):
         raise InvalidArgumentError(f"{owner}: prefixes={shown(prefixes)}", "give texts in a tuple")
-    wanted = tuple(sorted(set(prefixes)))
+    wanted = tuple(sorted(texts))
     for first, second in pairwise(sorted({*wanted, FENCE_KEY} if wanted else ())):
         if second.startswith(first):
             raise InvalidArgumentError(

@@ -37,7 +37,8 @@ def _anything(value: Any) -> bool:
     return True
 
 
-def _is_host(value: str) -> bool:
+def is_host(value: str) -> bool:
+    """Return whether text can be a host's name or address."""
     if REFERENCE.search(value):  # it may become one, but no URL, which may hold a password
         return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
     if ":" in value:
@@ -46,7 +47,10 @@ def _is_host(value: str) -> bool:
         except ValueError:
             return False
         value = value.partition("%")[2] or "none"
-    return re.fullmatch(r"(?!-)[^\s\x00-\x1f\x7f/@?#;&=\[\]]+", value) is not None
+    with suppress(UnicodeError):  # of names that no resolver is asked for
+        value.encode("idna")
+        return re.fullmatch(r"(?!-)[^\s\x00-\x1f\x7f/@?#;&=\[\]]+", value) is not None
+    return False
 
 
 def _is_error_handler(name: str) -> bool:
@@ -89,7 +93,7 @@ def _own() -> list[int]:
 # field: (types, what is allowed, a check of values of these types)
 FIELDS: dict[str, _Rule] = {
     "url": ((str,), "a redis://, valkey:// or unix:// URL", _anything),
-    "host": ((str,), "a host name or address (a URL is url:, the port port:)", _is_host),
+    "host": ((str,), "a host name or address (a URL is url:, the port port:)", is_host),
     "port": ((int,), "a port, 1 to 65535", lambda v: 0 < v < 65536),
     "db": ((int,), "a database number, 0 or more", lambda v: 0 <= v <= _LARGEST),
     "username": _TEXT,
@@ -249,7 +253,7 @@ def _is_address(value: Any) -> bool:
         and len(value) == 2
         and isinstance(value[0], str)
         and type(value[1]) is int
-        and _is_host(value[0])
+        and is_host(value[0])
         and 0 < value[1] < 65536
     )
 
@@ -433,7 +437,7 @@ def _check_value(
         if not is_text(value):
             allowed = "text without lone surrogates and NUL"
             fits = False
-        elif REFERENCE.search(value) and check is not _is_host:
+        elif REFERENCE.search(value) and check is not is_host:
             return  # it is checked when it is resolved
     if not fits or not check(value):
         problem = "cannot be used"

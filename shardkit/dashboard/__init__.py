@@ -11,5 +11,7 @@ licence is beside it).
 
 from shardkit.dashboard.app import application
 from shardkit.dashboard.fleet import FleetWatch
+from shardkit.operations.arguments import check_public
 
 __all__ = ["FleetWatch", "application"]
+check_public(globals())

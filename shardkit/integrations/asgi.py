@@ -24,7 +24,7 @@ from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
-from shardkit.operations.arguments import Seconds
+from shardkit.operations.arguments import Seconds, check_public
 
 __all__ = [
     "ETagMiddleware",
@@ -373,3 +373,6 @@ def retry_after(state: MaintenanceState) -> int:
 def body_of(state: MaintenanceState) -> bytes:
     """Return what users see."""
     return f"Under maintenance. {state.reason}".strip().encode()
+
+
+check_public(globals())

@@ -20,7 +20,7 @@ from shardkit import events
 from shardkit.errors import RoutingError, extra, few
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
-from shardkit.operations.arguments import check_integer
+from shardkit.operations.arguments import check_integer, check_public
 from shardkit.routing.command_keys import key_positions
 
 with extra("otel", "traces and metrics of OpenTelemetry"):
@@ -241,3 +241,6 @@ def _place(address: str) -> dict[str, Any]:
         "server.port": int(match[2]),
         "db.namespace": match[3] or "0",
     }
+
+
+check_public(globals())

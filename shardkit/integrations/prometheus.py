@@ -14,7 +14,7 @@ from shardkit import events
 from shardkit.errors import extra
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import watchers
-from shardkit.operations.arguments import check_integer
+from shardkit.operations.arguments import check_integer, check_public
 
 with extra("prometheus", "metrics of Prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -129,3 +129,6 @@ class _Metrics:
             return "other", "other"
         component, _, number = shard.rpartition(":")
         return (component, number) if component and number.isdigit() else (shard, "")
+
+
+check_public(globals())

@@ -15,7 +15,7 @@ from shardkit.errors import ShardKitError
 from shardkit.integrations.asgi import body_of, retry_after
 from shardkit.integrations.web import PROBES, Sessions, WebSession, error_answer
 from shardkit.kit.kit import KitOptions, ShardKit, Where
-from shardkit.operations.arguments import Seconds
+from shardkit.operations.arguments import Seconds, check_public
 
 __all__ = ["FlaskSessions", "MaintenanceWSGI", "TimingWSGI", "init_flask"]
 
@@ -181,3 +181,6 @@ class MaintenanceWSGI:
 def rule_of(environ: dict[str, Any]) -> str:
     """Return the method and the rule of a request that was handled."""
     return f"{environ['REQUEST_METHOD']} {environ.get(_ROUTE, '(no route)')}"
+
+
+check_public(globals())

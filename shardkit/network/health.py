@@ -28,7 +28,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
 from shardkit.network.topology.cache import Outcomes, Topology
-from shardkit.operations.arguments import Seconds, check_seconds, is_number, shown
+from shardkit.operations.arguments import Seconds, check_public, check_seconds, is_number, shown
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -266,7 +266,7 @@ def asgi(
     kit: Any = None,
     timeout: Seconds = TIMEOUT,
     *,
-    components: Collection[str] = (),
+    components: str | Collection[str] = (),
     threshold: Threshold = "any",
     details: bool = False,
 ) -> Callable[..., Awaitable[None]]:
@@ -320,7 +320,7 @@ def wsgi(
     kit: Any,
     timeout: Seconds = TIMEOUT,
     *,
-    components: Collection[str] = (),
+    components: str | Collection[str] = (),
     threshold: Threshold = "any",
     details: bool = False,
 ) -> Callable[..., list[bytes]]:
@@ -361,7 +361,9 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
 
 
 class _Probe:
-    def __init__(self, components: Collection[str], threshold: Threshold, details: bool) -> None:
+    def __init__(
+        self, components: str | Collection[str], threshold: Threshold, details: bool
+    ) -> None:
         checked_share(threshold)
         self._components = [components] if isinstance(components, str) else list(components)
         self._threshold = threshold
@@ -383,3 +385,6 @@ class _Probe:
     def failure(self, error: Exception) -> tuple[int, dict[str, Any]]:
         kind = type(error).__name__
         return 503, {"ok": False, "error": str(error) if self._details else kind}
+
+
+check_public(globals())

@@ -29,6 +29,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeGuard, TypeVar, Union, overload
 
 from shardkit.callbacks import makes
@@ -173,15 +174,19 @@ _SIMPLE: dict[Any, Kind] = {
     dates.timedelta: Kind(lambda v: isinstance(v, dates.timedelta), "a timedelta"),
 }
 
-_PATH = Kind(lambda v: isinstance(v, str) and bool(os.fsencode(v)), "text")
+_PATH = Kind(  # perhaps not UTF-8
+    lambda v: isinstance(v, str | os.PathLike) and v != "" and b"\0" not in os.fsencode(v),
+    "text or a Path",
+)
+_PATHS = {Path, os.PathLike}
 _KEYS = {int, str, bytes}
 # A member of an enumeration is encoded as its value.
 _ENCODED = Kind(lambda v: isinstance(v, str) or (isinstance(v, int) and is_number(v)), "an integer")
 
 
 @cache
-def kind_of(annotation: Any) -> Kind | None:
-    """Return what an annotation accepts; None if it accepts anything."""
+def kind_of(annotation: Any, elements: bool = False) -> Kind | None:
+    """Return what an annotation accepts, its elements too if asked; None if it accepts anything."""
     if annotation is Any:
         return None
     if annotation in _SIMPLE:
@@ -191,33 +196,37 @@ def kind_of(annotation: Any) -> Kind | None:
         return kind_of(bound) if bound is not None and not isinstance(bound, str) else None
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _any_of(args)
+        return _any_of(args, elements)
     if origin is Literal:
         return Kind(
             lambda v: isinstance(v, SINGLE) and v in args, "one of " + ", ".join(map(repr, args))
         )
     if origin is tuple:
-        return _tuple(args)
+        return _tuple(args, elements)
     base = origin or annotation
     if base is collections.abc.Callable:
         if args and args[-1] is not Any and typing.get_origin(args[-1]) is None:
             return Kind(lambda v: callable(v) and not makes(v), "a plain function")
         return Kind(callable, "a function")  # may return an iterator, or anything
+    if elements and args and isinstance(base, type) and issubclass(base, Iterable):
+        return _each_of(base, args)
     if base is collections.abc.Mapping:
         return Kind(lambda v: isinstance(v, Mapping), "a mapping")
-    if base in (collections.abc.Iterable, collections.abc.Sequence):
+    if base in (collections.abc.Iterable, collections.abc.Collection, collections.abc.Sequence):
         return Kind(
             lambda v: isinstance(v, base) and not isinstance(v, SINGLE), "a list", frozenset({list})
         )
+    if base in _PATHS:
+        return _PATH
     if not isinstance(base, type) or getattr(base, "_is_protocol", False) or base is object:
         return None
     return _instance(base)
 
 
-def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
-    kinds = [kind_of(one) for one in annotations]
-    if any(typing.get_origin(one) is os.PathLike for one in annotations):  # perhaps not UTF-8
-        kinds = [_PATH if kind is _SIMPLE[str] else kind for kind in kinds]
+def _any_of(annotations: tuple[Any, ...], elements: bool = False) -> Kind | None:
+    if any((typing.get_origin(one) or one) in _PATHS for one in annotations):
+        annotations = tuple(one for one in annotations if one is not str)
+    kinds = [kind_of(one, elements) for one in annotations]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds):
         return None
@@ -240,14 +249,29 @@ def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
     return Kind(accepts, several, classes, any(kind.integers for kind in known))
 
 
-def _tuple(annotations: tuple[Any, ...]) -> Kind:
+def _each_of(base: Any, annotations: tuple[Any, ...]) -> Kind:
+    whole, kinds = kind_of(base), [kind_of(one, True) for one in annotations]
+    assert whole is not None, base
+
+    def accepts(value: Any) -> bool:
+        if not whole.accepts(value):
+            return False
+        rows = value.items() if len(kinds) == 2 else zip(value)
+        pairs = (pair for row in rows for pair in zip(kinds, row, strict=True))
+        return all(kind is None or kind.accepts(v) for kind, v in pairs)
+
+    parts = " to ".join(kind.wanted if kind else "a value" for kind in kinds)
+    return Kind(accepts, f"{whole.wanted}, each of it {parts}")
+
+
+def _tuple(annotations: tuple[Any, ...], elements: bool) -> Kind:
     if len(annotations) == 2 and annotations[1] is ...:
-        element = kind_of(annotations[0])
+        element = kind_of(annotations[0], elements)
         return Kind(
             lambda v: isinstance(v, tuple) and (element is None or all(map(element.accepts, v))),
             f"a tuple, each of it {element.wanted}" if element else "a tuple",
         )
-    kinds = [kind_of(one) for one in annotations]
+    kinds = [kind_of(one, elements) for one in annotations]
 
     def accepts(value: object) -> bool:
         return (
@@ -289,24 +313,29 @@ def annotations_of(function: Any) -> dict[str, Any]:
         return known
 
 
-def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], None]:
-    """Return a function that checks the owner, ``args`` and ``kwargs`` of a method's call."""
+def argument_check(
+    function: Callable[..., Any], elements: bool = False
+) -> Callable[[Any, Any, Any], None]:
+    """Return a function that checks the owner, ``args`` and ``kwargs`` of a method's call.
+
+    With ``elements``, the function is no method, and what its arguments contain is checked, too.
+    """
     hints = annotations_of(function)
     positional: list[tuple[frozenset[type], Kind | None, str]] = []
     named: dict[str, Kind] = {}
     rest: Kind | None = None
     rest_name = ""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+    parameters = list(inspect.signature(function).parameters.values())[not elements :]
     for parameter in parameters:
         annotation = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_KEYWORD:
             if typing.get_origin(annotation) is typing.Unpack:
                 options = typing.get_args(annotation)[0]
                 for name, option in annotations_of(typing.get_origin(options) or options).items():
-                    if wanted_kind := kind_of(option):
+                    if wanted_kind := kind_of(option, elements):
                         named[name] = wanted_kind
             continue
-        kind = kind_of(annotation)
+        kind = kind_of(annotation, elements)
         if parameter.kind is parameter.VAR_POSITIONAL:
             rest, rest_name = kind, parameter.name
             continue
@@ -351,9 +380,10 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
-    class_ = owner if isinstance(owner, type) else type(owner)
-    place = named if isinstance(named, str) else class_.__name__
-    return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
+    text = "***" if name in ("password", "token") else shown(value)
+    if not isinstance(named, str):
+        named = getattr(owner, "__qualname__", type(owner).__name__).removesuffix(".__init__")
+    return InvalidArgumentError(f"{named}: {name}={text}", f"give {kind.wanted}")
 
 
 def _printed(value: Any) -> Any:
@@ -397,8 +427,8 @@ def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exceptio
 
 
 def accepts(annotation: Any, value: object) -> bool:
-    """Return whether a value is what an annotation says."""
-    kind = kind_of(annotation)
+    """Return whether a value is what an annotation says, with all that it contains."""
+    kind = kind_of(annotation, elements=True)
     return kind is None or _accepts(kind, value)
 
 
@@ -424,6 +454,33 @@ def check_calls(owner: type, *also: str, makes_only: bool = False) -> None:
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
             setattr(owner, name, checked(method, makes_only or name == "__init__"))
+
+
+def check_public(names: dict[str, Any]) -> None:
+    """Have what a package lists in ``__all__`` check its arguments, and what these contain.
+
+    These are functions and constructors, but not those of results, which are dataclasses.
+    """
+    for name in names["__all__"]:
+        value = names[name]
+        if isinstance(value, types.FunctionType):
+            names[name] = _checked_function(value)
+        elif "__init__" in getattr(value, "__dict__", ()) and not dataclasses.is_dataclass(value):
+            value.__init__ = _checked_function(value.__init__)
+
+
+def _checked_function(function: Callable[P, T]) -> Callable[P, T]:
+    check = cache(lambda: argument_check(function, elements=True))  # when all modules are loaded
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        # What can be read once is read here, for the check and for the function.
+        args = tuple(list(v) if isinstance(v, Iterator) else v for v in args)
+        kwargs |= {name: list(v) for name, v in kwargs.items() if isinstance(v, Iterator)}
+        check()(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def checked(function: Callable[P, T], makes_only: bool = False) -> Callable[P, T]:

@@ -29,7 +29,7 @@ from redis.exceptions import RedisError
 from shardkit import log_records
 from shardkit.callbacks import check_ran, check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, check_calls, shown
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -100,7 +100,7 @@ class BaseWorker(Generic[Face]):
     def __init__(
         self,
         tasks: TaskQueues[Face],
-        queues: QueueOrder,
+        queues: str | QueueOrder,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
         *,
         concurrency: int = 1,
@@ -132,10 +132,8 @@ class BaseWorker(Generic[Face]):
 
     def register(self, name: str, callback: Callable[..., Any]) -> None:
         """Register what tasks with a name call; refuse a function that a call does not run."""
-        if not isinstance(name, str) or not name or not callable(callback):
-            raise InvalidArgumentError(
-                f"worker: callback {shown(name)}={shown(callback)}", "give a name and a function"
-            )
+        if not name:
+            raise InvalidArgumentError("worker: a callback's name is empty", "give a name")
         if not (self._awaits and makes(callback) == "a coroutine"):
             check_runs("worker", f"callback {shown(name)}", callback)
         if name in self._callbacks:
@@ -327,6 +325,9 @@ class BaseWorker(Generic[Face]):
                 is_news, self._is_failing = self._is_failing, False
             if is_news:
                 logger.warning("takes tasks again", extra=log_records.fields("worker-takes-again"))
+
+
+check_calls(BaseWorker, "__init__")
 
 
 class Worker(BaseWorker[Blocking]):

@@ -119,7 +119,7 @@ def test_keys_whose_elements_may_not_be_counted_have_their_memory(
     ("given", "said"),
     [
         ({"limit": 0}, "limit=0; give an integer"),
-        ({"by": "age"}, "by='age' is not a way to rank; specify memory or elements"),
+        ({"by": "age"}, "by='age'; give one of 'memory', 'elements'"),
         ({"limit": True}, "limit=True; give an integer"),
     ],
 )

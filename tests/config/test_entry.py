@@ -134,7 +134,19 @@ BAD: list[tuple[Any, str, str]] = [
     ({None: 2}, "null", "not a field"),
     *(
         ({"host": host}, "host", "host name")
-        for host in ("", "a b", "user@a", "[::1]", "a\nb", "::a%pw@h", "::a%", 5)
+        for host in (
+            "",
+            "a b",
+            "user@a",
+            "[::1]",
+            "a\nb",
+            "::a%pw@h",
+            "::a%",
+            5,
+            "a..b",
+            "x" * 64,
+            "\u202e",
+        )
     ),
     ({"host": "redis://a"}, "host", "url:"),
     ({"host": "a\0b"}, "host", "text"),

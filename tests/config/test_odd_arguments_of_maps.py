@@ -1,4 +1,4 @@
-"""Odd arguments for entries, shard maps and scripts: an error of the tree that names each."""
+"""Odd arguments for entries, maps, scripts and operators' functions: an error that names each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
-from shardkit import Entry, LuaScript, ShardKitError, ShardMap, from_json, to_json
+from shardkit import Entry, LuaScript, ShardKitError, ShardMap, admin, from_json, to_json
+from shardkit.admin import growth
+from shardkit.dashboard import FleetWatch, application
 from shardkit.errors import InvalidArgumentError
+from shardkit.integrations import asgi, otel, prometheus, wsgi
+from shardkit.network import health
 
 
 class Text(str):
@@ -74,4 +79,61 @@ def test_odd_arguments_of_maps_are_errors_of_the_tree(method: Callable[..., Any]
 )
 def test_an_odd_argument_of_a_map_is_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{re.escape(message)}"):
+        call()
+
+
+LATER = redis.Redis(port=1)  # nothing is sent
+PUBLIC = [FleetWatch, application] + [
+    getattr(module, name)
+    for module in (admin, growth, asgi, wsgi, otel, prometheus, health)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name)) or module in (asgi, wsgi)
+]
+
+
+@pytest.mark.parametrize("call", PUBLIC, ids=lambda call: f"{call.__module__}.{call.__qualname__}")
+def test_an_odd_argument_of_an_operator_s_function_is_named(call: Callable[..., Any]) -> None:
+    odd = Odd()
+    parameters = [
+        p for p in inspect.signature(call).parameters.values() if p.kind % 2
+    ]  # have names
+    required = {p.name: odd for p in parameters if p.default is p.empty}
+    anything = ("Any", "Where", "BaseServer")
+    checked = [p.name for p in parameters if not str(p.annotation).startswith(anything)]
+    assert checked or call in (wsgi.init_flask, asgi.lifespan)
+    for name in checked:
+        with pytest.raises(
+            InvalidArgumentError, match=rf"^{call.__name__}: {name}=(<odd>|\*+); give "
+        ):
+            call(**{name: odd, **required})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: growth.plan_growth("c", "h:1", growth=1, periods=1), "servers='h:1'; give a list"),
+        (
+            lambda: growth.plan_growth("c", [7], growth=1, periods=1),
+            "servers=[7]; give a list, each",
+        ),  # type: ignore[list-item]
+        (
+            lambda: growth.plan_growth("c", (n for n in [7]), growth=1, periods=1),
+            "servers=[7]; give",
+        ),  # type: ignore[arg-type]
+        (lambda: admin.check([MAP]), "components=["),  # type: ignore[list-item]
+        (
+            lambda: admin.estimate_disk_rate(1, 1, {"save": 7}),
+            "settings={'save': 7}; give a mapping",
+        ),  # type: ignore[dict-item]
+        (lambda: admin.execute([], ["PING"], once_per="node"), "once_per='node'; give one of"),  # type: ignore[arg-type]
+        (lambda: admin.execute([], ["PING"], timeout=0), "timeout=0; give seconds, 0.001 to"),
+        (
+            lambda: admin.rotate(LATER, ENTRY, "u", "caf\udce9"),
+            "rotate: password=***; give text or",
+        ),
+        (lambda: admin.verify("a\0b"), "directory='a\\x00b'; give text or a Path"),
+    ],
+)
+def test_what_an_odd_argument_contains_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         call()

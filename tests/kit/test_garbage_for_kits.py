@@ -107,3 +107,21 @@ def test_a_wait_for_a_message_takes_seconds(face: Face, timeout: Any) -> None:
     subscriptions = face.kit.key_sharded("many").pubsub()
     with pytest.raises(ShardKitError, match=r"get_message: timeout=.*; give"):
         face.run(subscriptions.get_message(timeout=timeout))
+
+
+class Name(str):
+    """Text of an application's own class."""
+
+
+def test_a_component_s_name_may_be_text_of_another_class(face: Face) -> None:
+    names = face.kit.set("names", component=Name("many"), total=100)
+    assert face.run(names.sadd("a", "b")) == 2
+    assert face.run(face.kit.set("names", component="many", total=100).scard()) == 2
+
+
+def test_prefixes_of_near_copies_are_texts(face: Face) -> None:
+    with pytest.raises(ShardKitError, match=r"prefixes=.*; give texts"):
+        face.kit.near("many", 1000, prefixes=iter(["\udcff"]))
+    face.kit.near("many", 1000, prefixes=iter(["a"]))
+    with pytest.raises(ShardKitError, match="is the beginning of"):
+        face.kit.near("many", 1000, prefixes=iter(["a", "ab"]))

@@ -170,6 +170,17 @@ def test_all_shards_answer_with_garbage(behind: Face, garbling: Garbling) -> Non
     garbling.require_named()
 
 
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_sentinels_answer_with_garbage(kind: str, garbling: Garbling) -> None:
+    sentinel = {"service": "m", "sentinels": [["127.0.0.1", garbling.relay.port]]}
+    for name in ("a status", "a text"):
+        garbage = dict.fromkeys(range(10_000), GARBAGE[name])
+        with faced(kind, map_of(one={"entry": {"sentinel": sentinel}})) as face:
+            garbling.relay.count, garbling.relay.nth = 0, garbage
+            with pytest.raises(redis.ConnectionError, match="No master found for 'm'"):
+                face.run(face.run(face.kit.client("one")).get("k"))
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_pipelines_get_garbage(behind: Face, garbling: Garbling, raises: bool) -> None:
     router = behind.kit.key_sharded("many")

@@ -416,8 +416,8 @@ def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:
         (lambda tasks: Worker(tasks, []), r"queues=\[\]; give 1 to 100"),
         (lambda tasks: Worker(tasks, "q", concurrency=0), "concurrency=0; give an integer"),
         (lambda tasks: Worker(tasks, "q", lease=0.5), "lease=0.5; give seconds"),
-        (lambda tasks: Worker(tasks, "q", {"x": None}), "callback 'x'=None"),
-        (lambda tasks: Worker(tasks, "q", {"": print}), "callback ''="),
+        (lambda tasks: Worker(tasks, "q", {"x": None}), "callback=None; give a function"),
+        (lambda tasks: Worker(tasks, "q", {"": print}), "name is empty"),
         (lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True), "give 1 to 100, each once"),
         (
             lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print),

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from functools import cached_property
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.arguments import parse_json
+from shardkit.operations.arguments import check_calls, parse_json
 from shardkit.structures import codec
 
 _LONGEST = 64  # parts of a name that is compared with others: time grows with their square
@@ -200,8 +200,9 @@ def _escaped(text: bytes) -> bytes:
     return re.sub(rb"([*?\[\]\\^-])", rb"\\\1", text)
 
 
+Into = Literal["strings", "hash", "packed", "set", "sorted_set", "list", "unique_visitors"]
+
 PRESENT = "there"  # the field of packed records that tells a record of zeros from none
-_INTO = ("strings", "hash", "packed", "set", "sorted_set", "list", "unique_visitors")
 _SOON = 5_000  # milliseconds in which an entry may expire on one server before the other
 
 Entry = tuple[Any, Any]  # its field or member, and its value; None for none
@@ -238,18 +239,19 @@ class Conversion:
 
     keys: str
     type: str
-    into: str
+    into: Into
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     train: int = 0
     expires: bool = False
 
     def __post_init__(self) -> None:
-        if self.into not in _INTO:
-            raise InvalidArgumentError(
-                f"{self.keys}: into={self.into!r}", f"use one of {', '.join(_INTO)}"
-            )
         pattern = self.pattern
+        types = ["hash", "list", "set", "string", "zset"]
+        if self.type not in types:
+            raise InvalidArgumentError(
+                f"{self.keys}: type={self.type!r}", f"use one of {', '.join(types)}"
+            )
         if self.expires and self.into == "packed":
             raise InvalidArgumentError(
                 f"{self.keys}: packed records do not expire one by one", "use strings or hash"
@@ -312,6 +314,9 @@ class Conversion:
             for name, value in self.parameters.items()
         }
         return getattr(kit, self.into)(self.name, component=component, **given)
+
+
+check_calls(Conversion, "__init__")
 
 
 class StructureForm:

@@ -75,6 +75,8 @@ from shardkit.admin.growth.repair import (
     repair_changes as repair_changes,
 )
 from shardkit.admin.growth.servers import Takeover as Takeover
+from shardkit.operations.arguments import check_public as _check_public
 
 if not TYPE_CHECKING:  # all but its own modules and names of Python's
     __all__ = sorted(n for n, of in globals().items() if n[:1] != "_" and hasattr(of, "__module__"))
+    _check_public(globals())

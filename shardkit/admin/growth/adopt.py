@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import working_on
@@ -129,7 +130,7 @@ def adopt(
     component: str,
     on: Sequence[str] = (),
     *,
-    config: Any = None,
+    config: redis.Redis | None = None,
     sample: int = SAMPLE,
     names: Sequence[str] = (),
     placements: Sequence[str] = (),

@@ -21,6 +21,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
+import redis
+
 from shardkit.admin.changes import (
     LEASE,
     Change,
@@ -104,7 +106,7 @@ class ApplyPlan:
 
 
 def plan_apply(
-    config: Any, shard_map: ShardMap, *, prune: bool = False, **options: Unpack[MoveOptions]
+    config: redis.Redis, shard_map: ShardMap, *, prune: bool = False, **options: Unpack[MoveOptions]
 ) -> ApplyPlan:
     """Return the steps that make a shard map true, and what prevents them. Changes nothing.
 
@@ -151,7 +153,7 @@ def plan_apply(
 
 
 def apply_map(
-    config: Any,
+    config: redis.Redis,
     shard_map: ShardMap,
     *,
     prune: bool = False,

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import redis
 from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, explaining, taking_part
@@ -61,7 +62,7 @@ class AttachedReplica:
 
 
 def attach_replica(
-    config: Any,
+    config: redis.Redis,
     replica: str,
     to: str,
     *,
@@ -158,7 +159,7 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
 
 
 def detach_replica(
-    config: Any, replica: str, *, force: bool = False, within: str = ""
+    config: redis.Redis, replica: str, *, force: bool = False, within: str = ""
 ) -> AttachedReplica:
     """Detach a replica, after entries no longer name it and clients have left it.
 
@@ -373,7 +374,9 @@ class VerifiedReplica:
         return self.linked and self.written and self.synced is not False
 
 
-def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> VerifiedReplica:
+def verify_replica(
+    master: redis.Redis, replica: redis.Redis, timeout: Seconds = TIMEOUT
+) -> VerifiedReplica:
     """Check whether a write to a master reaches a replica, and its disk, in time.
 
     Args:
@@ -388,7 +391,7 @@ def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> Ver
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
     """
-    timeout = check_seconds("verify_replica", "timeout", timeout)
+    timeout = check_seconds("verify_replica", "timeout", timeout, 0.001)
     check = partial(_verify, master, replica, timeout)
     [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
     if isinstance(answer, Exception):
@@ -447,7 +450,7 @@ def verify_replicas(
     Returns:
         By master and replica, each pair once whatever its names, how far a write got, or the error.
     """
-    timeout = check_seconds("verify_replicas", "timeout", timeout)
+    timeout = check_seconds("verify_replicas", "timeout", timeout, 0.001)
     components = list(components)
     name_of = KnownServers(components).name_of
     pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}

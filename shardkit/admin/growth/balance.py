@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack, get_args
 
+import redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.changes import Change, taking_part
@@ -41,7 +42,7 @@ from shardkit.config.component import entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
-from shardkit.operations.arguments import Seconds, check_integer, check_number, check_seconds, shown
+from shardkit.operations.arguments import Seconds, check_integer, check_number, check_seconds
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
@@ -203,7 +204,7 @@ class BalancePlan:
 
 
 def measure_balance(
-    config: Any,
+    config: redis.Redis,
     names: Collection[str] = (),
     *,
     to: Sequence[str] = (),
@@ -296,7 +297,7 @@ def measure_balance(
 
 
 def plan_balance(
-    config: Any, report: LoadReport, *, by: By = "bytes", tolerance: float = TOLERANCE
+    config: redis.Redis, report: LoadReport, *, by: By = "bytes", tolerance: float = TOLERANCE
 ) -> BalancePlan:
     """Plan the moves that bring servers near their mean, with the fewest bytes. Changes nothing.
 
@@ -310,10 +311,6 @@ def plan_balance(
         InvalidArgumentError: the report has no operations, or the tolerance cannot be used.
     """
     tolerance = check_number("balance", "tolerance", tolerance, 0, 0.99)
-    if by not in get_args(By):
-        raise InvalidArgumentError(
-            f"by={shown(by)} cannot be balanced", "specify bytes, keys or operations"
-        )
     if by == "operations" and any(each.watched is None for each in report.servers):
         raise InvalidArgumentError("the report has no watched operations", "use watch=True")
     names = [each.server for each in report.servers]
@@ -394,7 +391,9 @@ def with_operations(
     return replace(report, servers=servers, databases=databases, parts=tuple(parts))
 
 
-def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
+def apply_balance(
+    config: redis.Redis, plan: BalancePlan, **options: Unpack[MoveOptions]
+) -> list[Move]:
     """Carry out the moves of a plan, one after the other; return them, with their certificates.
 
     The options are those of `MoveOptions`.

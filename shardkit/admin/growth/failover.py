@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from operator import eq
 from typing import Any
 
+import redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.utils import str_if_bytes
 
@@ -79,7 +80,7 @@ _COPY = 30.0  # seconds to catch up before a planned failover
 
 
 def fail_over(
-    config: Any,
+    config: redis.Redis,
     name: str,
     to: str | None = None,
     *,
@@ -427,7 +428,7 @@ def repoint(
     return followers, failed
 
 
-def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
+def apply_fences(config: redis.Redis, timeout: Seconds = 0.0) -> list[Fence]:
     """Make replaced masters that are back replicas of the new masters, and close databases.
 
     What entries name again by then stays as it is.

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
-from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import redis
 from redis.utils import str_if_bytes
@@ -46,7 +45,7 @@ from shardkit.errors import (
     PushRefusedError,
     ShardKitError,
 )
-from shardkit.operations.arguments import annotations_of, kind_of, parse_json
+from shardkit.operations.arguments import accepts, annotations_of, parse_json
 from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
@@ -275,7 +274,7 @@ def move_of_record(where: str, text: Any) -> Move | None:
         known = annotations_of(Move)
         given = {name: value for name, value in stored.items() if name in known}
         move = Move(**given)
-        if not all(_accepts(value, known[name]) for name, value in given.items()):
+        if not all(accepts(known[name], value) for name, value in given.items()):
             raise ValueError
         if move.phase not in PHASES[move.copying]:
             raise ValueError
@@ -288,20 +287,6 @@ def move_of_record(where: str, text: Any) -> Move | None:
         raise ConfigError(
             f"{where} does not describe a move", "check it, and delete it if nothing is being moved"
         ) from None
-
-
-def _accepts(value: Any, annotation: Any) -> bool:
-    """Whether a value has the type of a field, with all that it contains."""
-    args = get_args(annotation)
-    if get_origin(annotation) is UnionType:
-        return any(_accepts(value, each) for each in args)
-    if isinstance(value, dict | list) and args:
-        parts = value.values() if isinstance(value, dict) else value
-        return isinstance(value, get_origin(annotation)) and all(
-            _accepts(each, args[-1]) for each in parts
-        )
-    kind = kind_of(annotation)
-    return kind is None or kind.accepts(value)
 
 
 def _token_key(client: Any) -> str:
@@ -442,7 +427,7 @@ FENCES_KEY = "config:growth:fences"
 _FENCE_FORMAT = 1
 
 
-def pending_fences(config: Any) -> list[Fence]:
+def pending_fences(config: redis.Redis) -> list[Fence]:
     """Return the masters that were replaced while they were down, and are not fenced yet.
 
     Also the databases that a move was to fill, if they were lost when it was ended.

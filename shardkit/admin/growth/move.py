@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, Unpack
 
+import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.changes import explaining, way_on
@@ -383,7 +384,7 @@ _MOVERS: Mapping[str, type[ServerMover | ShardMover]] = {REPLICATION: ServerMove
 
 
 def plan_move(
-    config: Any,
+    config: redis.Redis,
     what: str | Sequence[str],
     to: str,
     *,
@@ -411,7 +412,7 @@ def plan_move(
 
 
 def start_move(
-    config: Any,
+    config: redis.Redis,
     what: str | Sequence[str],
     to: str,
     *,
@@ -500,7 +501,7 @@ def started(
 
 
 def plan_split(
-    config: Any,
+    config: redis.Redis,
     component: str,
     *,
     shards: int | None = None,
@@ -541,7 +542,7 @@ def plan_split(
 
 
 def start_split(
-    config: Any,
+    config: redis.Redis,
     component: str,
     *,
     shards: int | None = None,
@@ -569,7 +570,7 @@ def start_split(
     return started(config, split, **options)
 
 
-def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def resume_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Continue an interrupted move, from any machine.
 
     A copy of shards starts again if the move was not decided yet.
@@ -590,7 +591,7 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         return _run(lease, move, **options)
 
 
-def abort_move(config: Any, name: str) -> Move:
+def abort_move(config: redis.Redis, name: str) -> Move:
     """Undo a move that is not decided: the target is empty again.
 
     Raises:
@@ -606,7 +607,7 @@ def abort_move(config: Any, name: str) -> Move:
         return move
 
 
-def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def reverse_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Move everything back to where it was, with the same guarantees.
 
     The arguments are those of `resume_move`.
@@ -647,7 +648,7 @@ def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Mo
     return found if found.is_over else resume_move(config, move.name, **options)
 
 
-def complete_move(config: Any, name: str) -> Move:
+def complete_move(config: redis.Redis, name: str) -> Move:
     """Empty the old databases of a move of shards that were kept up to date; it is done then.
 
     Raises:
@@ -673,7 +674,7 @@ def complete_move(config: Any, name: str) -> Move:
         return _run(lease, move)
 
 
-def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
+def verify_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Return a finished move with a new certificate.
 
     After a move of a server both servers are compared, as long as the old one follows the new one.
@@ -696,7 +697,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     return move
 
 
-def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Move]:
+def moves(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
     """Return the move of each server, shard or component that moved: the open or last one.
 
     Args:

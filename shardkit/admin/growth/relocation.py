@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.config.fields import is_host
 from shardkit.config.problem import mask
 from shardkit.config.url import REFERENCE, read_url
 from shardkit.errors import ConfigError, InvalidArgumentError
@@ -45,7 +46,7 @@ class ServerAddress(NamedTuple):
         """Read ``host:port``, ``[::1]:6379`` or a host alone."""
         found = re.fullmatch(r"(?:\[([^\]@]+)\]|([^:\[\]/\s@]+))(?::([0-9]{1,5}))?", text)
         port = int(found[3] or DEFAULT_PORT) if found else 0
-        if not found or not 0 < port < 65536:
+        if not found or not 0 < port < 65536 or not is_host(found[1] or found[2]):
             said = mask("host", text)  # perhaps a login is in front of it
             raise InvalidArgumentError(f"{said!r:.80} is not a server", "specify HOST:PORT")
         return cls(found[1] or found[2], port)

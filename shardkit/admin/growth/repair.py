@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import redis
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import gate, journal, relocation
@@ -63,7 +64,7 @@ class Repair:
     reason: str
 
 
-def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
+def repair_changes(config: redis.Redis, *, dry_run: bool = False) -> list[Repair]:
     """Continue, follow or close what records and fences do not agree on.
 
     Args:
@@ -99,7 +100,7 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
         # Entries name databases now that a later move may have left.
 
 
-def open_database(config: Any, place: str) -> Repair:
+def open_database(config: redis.Redis, place: str) -> Repair:
     """Open an empty database that a move or split has left, so that it can be used again.
 
     Args:
@@ -296,7 +297,7 @@ class _ClosedDatabases:
                     yield Repair(str(place), move.id, move.name, "close", why)
 
 
-def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
+def end_change(config: redis.Redis, name: str, *, lost: bool = False) -> Move:
     """End a move without continuing it; nothing stays closed.
 
     Args:

@@ -9,7 +9,7 @@ from datetime import date
 from math import ceil
 from typing import Any
 
-from shardkit.admin.conversion.forms import PRESENT, Conversion
+from shardkit.admin.conversion.forms import PRESENT, Conversion, Into
 from shardkit.cli.advise.sampling import SampledFamily, SampledKey
 from shardkit.cli.advise.servers import (
     ExpiringFields,
@@ -126,7 +126,8 @@ def _values(
     assert pattern is not None
     numbered = bool(family.numbers) and family.density >= _SPARSE
     rows = _rows(family, known, numbered)
-    into, name = ("strings", pattern.name) if kind == "string" else ("hash", f"{pattern.name}:hash")
+    into: Into = "strings" if kind == "string" else "hash"
+    name = pattern.name if into == "strings" else f"{pattern.name}:hash"
     parameters = {"partition": "crc32"} if family.numbers and not numbered else {}
     conversion = Conversion(family.family.text, kind, into, name, parameters)
     expiring = model.fields if family.expires else None

@@ -47,6 +47,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
+from shardkit.operations.reply_kinds import READING_ERRORS
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import run_by_face
 
@@ -94,12 +95,15 @@ class Sentinels:
             try:
                 views += yield from self._views_of(client, service)
                 answered += 1
+            except READING_ERRORS as error:
+                errors.append(
+                    f"{_place(client)}: its reply cannot be used ({type(error).__name__})"
+                )
             except (*_LOST, NoPermissionError) as error:
                 if isinstance(error, TimeoutError):
                     self._silent[client] = now + _SILENT
-                where = client.connection_pool.connection_kwargs
                 why, _ = meaning(error) or (error, "")
-                errors.append(f"{where['host']}:{where['port']}: {why}")
+                errors.append(f"{_place(client)}: {why}")
         latest = max((view.epoch for view in views), default=0)
         views = [view for view in views if view.epoch == latest]
         left = {view.address for view in views if view.is_left}
@@ -127,6 +131,11 @@ class Sentinels:
         host, port = yield partial(client.execute_command, question, service)
         successor = _View(epoch, (str_if_bytes(host), int(port)), is_up=True)
         return [_View(epoch, address, is_left=True), successor]
+
+
+def _place(client: Any) -> str:
+    where = client.connection_pool.connection_kwargs
+    return f"{where['host']}:{where['port']}"
 
 
 class SentinelListener:

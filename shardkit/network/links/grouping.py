@@ -69,7 +69,7 @@ class Groups(NamedTuple):
 
 def components_of(targets: Iterable[To]) -> set[str]:
     """Return the components that are named."""
-    return {to if type(to) is str else to.component for to in targets}  # type: ignore[union-attr]
+    return {to if isinstance(to, str) else to.component for to in targets}
 
 
 def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
@@ -102,7 +102,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     for position in todo:
         request = batch[position]
         to = request.to
-        if type(to) is str:  # the usual case, without a function call
+        if isinstance(to, str):  # the usual case, without a function call
             component = components[to]
             where = (to, component.place(request.key) if component.shards else None)
         elif type(to) is Shard:
@@ -194,7 +194,7 @@ def _group_all(
         return Groups({})
     if type(to) is Home and components[to.component].entry is None:
         to = to.component
-    component = components[to] if type(to) is str else None
+    component = components[to] if isinstance(to, str) else None
     if component is None or not component.shards:
         shard = place(to, keys[0], components)
         return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
@@ -211,9 +211,9 @@ def place(to: To, key: Key, components: Components) -> Shard:
     """Return the shard that a request goes to."""
     if type(to) is Shard:
         return to
-    if type(to) is str:
+    if isinstance(to, str):
         return components[to].shard_of(key)
-    component = components[to.component]  # type: ignore[union-attr]
+    component = components[to.component]
     if isinstance(to, ShardOf) and component.shards:
         component.require_shards(to.shards)
         return Shard(to.component, to.number)
@@ -236,7 +236,7 @@ def place_short(
         to, key, _, _, _, block = command
         if block is not None:
             return None
-        if type(to) is str:  # as mostly
+        if isinstance(to, str):  # as mostly
             component = component_of(to)
             if component is None or component.splits_tags:
                 return None
@@ -252,7 +252,7 @@ def place_short(
             return None
     else:
         return None
-    component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
+    component = component_of(to if isinstance(to, str) else to.component)
     if component is None or component.splits_tags or was_split_lately(component):
         return None
     if placed is not None and placed[0] is component:
@@ -267,7 +267,7 @@ def locate(request: Locate, components: Components) -> list[tuple[Shard, int | N
     targets = request.targets
     if len(targets) >= _MIN_AT_ONCE:
         (to, *others) = set(map(_TARGET, targets))
-        if type(to) is str and not others:
+        if isinstance(to, str) and not others:
             component = components[to]
             shards = component.all_shards()
             if component.shards and not any(component.entry_of(s).is_cluster for s in shards):

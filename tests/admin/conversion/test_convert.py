@@ -409,8 +409,10 @@ def test_a_structure_whose_keys_would_belong_to_the_family_is_refused() -> None:
         Conversion("user:<n>", "hash", "hash", "user")
     with pytest.raises(ShardKitError, match="is not a family of keys"):
         Conversion("user:<id>", "hash", "hash", "other")
-    with pytest.raises(ShardKitError, match="use one of"):
-        Conversion("user:<n>", "hash", "index", "users")
+    with pytest.raises(ShardKitError, match="into='index'; give one of"):
+        Conversion("user:<n>", "hash", "index", "users")  # type: ignore[arg-type]
+    with pytest.raises(ShardKitError, match="type='stream'; use one of"):
+        Conversion("user:<n>", "stream", "strings", "users")
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
