@@ -1,4 +1,4 @@
-"""Logs: recent and common messages, rotation, handlers that never raise; what killed processes sent."""
+"""Logs: recent and common messages, rotation, handlers that never raise; killed processes."""
 
 from __future__ import annotations
 
