@@ -688,7 +688,7 @@ def place(
     `room` has the bytes that each server can still take, `free` its free databases::
 
         a: 50 + 20   b: 15 + 5   c: new      mean 30; within a tolerance of 0.2: 24 to 36
-        50 alone is too much for any server:  as near as possible, and `fits` is False
+        50 alone is too much for any server:  as near as is worth it, and `fits` is False
         a: 20 + 20   b: 30   c: new          20 from a to c: 20 bytes move
     """
     search = _Search(units, room, free, tolerance)
@@ -714,6 +714,7 @@ class _Search:
             self._loads[unit.server] += unit.weight
         mean = sum(self._loads) / len(room)
         self._least, self._most = mean * (1 - tolerance), mean * (1 + tolerance)
+        self._worth = mean * max(tolerance, TOLERANCE)  # what moves must bring if they do not fit
         self._free = {n for n, unit in enumerate(units) if unit.movable and unit.weight > 0}
         self._excluded: set[tuple[int, int]] = set()
         # The fewest bytes that a move has for what it relieves a server of.
@@ -749,9 +750,11 @@ class _Search:
         slack, size = 1e-9 * self._most, sizes[-1]
         over = sum(max(0.0, load - self._most - slack) for load in self._loads)
         under = sum(max(0.0, self._least - load - slack) for load in self._loads)
-        if (over + under, size) < (self.best.off, self.best.size):
-            self.best = Placement(list(moves), over + under, size=size)
-        if over + under == 0:
+        off, best = over + under, self.best
+        is_better = off + (self._worth if off else 0.0) < best.off
+        if is_better or (off <= best.off and size < best.size):
+            self.best = Placement(list(moves), off, size=size)
+        if off == 0:
             return
         self._steps -= 1
         if self._steps <= 0:

@@ -582,7 +582,7 @@ def _show_balance(output: Output, report: growth.LoadReport, top: int) -> None:
 
 
 def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell, Cell]:
-    return size(int(used)), keys, _rate(operations)
+    return size(int(used)) if used else None, keys, _rate(operations)
 
 
 def _show_plan(output: Output, plan: growth.BalancePlan, moved: bool) -> None:

@@ -298,7 +298,9 @@ def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
                     time.sleep(1 + 4 * chance.random())
                     process.send_signal(signal.SIGKILL)
                 shown, _ = process.communicate(timeout=120)
-                assert is_killed or process.returncode == 0, shown.decode()
+                # A resumed move leaves keys that were used about when it was decided, and says so.
+                is_left = b"delete them if nothing needs them" in shown
+                assert is_killed or is_left or process.returncode == 0, shown.decode()
 
 
 def skewed(fleet: Fleet) -> None:
@@ -562,6 +564,17 @@ def test_no_plan_moves_fewer_bytes() -> None:
             assert placed.exact
             assert placed.size == pytest.approx(known)
     assert fitting > 30
+
+
+def test_a_key_too_hot_for_any_server_is_not_sent_around() -> None:
+    """A move of it, and of what is beside it, brings next to nothing."""
+    loads = [(3, 4533.0), (0, 54.0), (0, 56.0), (1, 61.0), (1, 60.0), (2, 56.0), (2, 60.0)]
+    units = [Unit(server, load, 1700.0) for server, load in loads]
+    placed = place([*units, Unit(3, 60.0, 1700.0)], [1e9] * 4, [16] * 4, 0.1)
+    assert not placed.fits
+    assert not placed.moves
+    placed = place([*units, Unit(3, 4000.0, 1700.0)], [1e9] * 4, [16] * 4, 0.1)
+    assert len(placed.moves) == 1
 
 
 def test_many_shards_are_spread_over_many_servers(lower: Callable[..., None]) -> None:
