@@ -108,6 +108,12 @@ def flags(sentinel: Any) -> list[str]:
     return str(state["flags"]).split(",")
 
 
+def may_promote(sentinel: Any) -> bool:
+    """Whether a Sentinel has heard from the replica: else it finds none, and ends a failover."""
+    seen = ask(sentinel, "sentinel_slaves", "main")
+    return [(each["flags"], each["master-link-status"]) for each in seen] == [("slave", "ok")]
+
+
 async def test_a_crashed_master_that_is_back_while_sentinels_replace_it_gets_no_writes(
     kind: str, watched: LocalSentinel
 ) -> None:
