@@ -14,6 +14,10 @@ setup: .venv/ready
 	$(BIN)/pip install -q -e '.[dev]'
 	touch $@
 
+.venv/bin/uv: .venv/ready
+	$(BIN)/pip install -q uv
+	touch $@
+
 check: setup lua  ## the linters, the formatter and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,8 +79,7 @@ week: setup  ## an operator's week: the runbook of docs/operations.md under load
 walk: setup  ## a reader walks the README and the site, page after page, on servers of which one dies
 	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py
 
-others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
-	$(BIN)/pip install -q uv
+others: .venv/bin/uv  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/uv venv -q --clear .venv-others
 	$(BIN)/uv pip install -q --python .venv-others/bin/python $(OTHERS)
 	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis==1.2.2 arq
@@ -96,8 +99,7 @@ originals: setup  ## other programs write keys for tests/docs/originals, and rea
 	npm install --silent --prefix build/originals ioredis
 	$(BIN)/python tools/originals build/originals $(JEDIS) $(GO_REDIS) $(RENDEZVOUS)
 
-.venv-lowest: pyproject.toml
-	$(BIN)/pip install -q uv
+.venv-lowest: pyproject.toml .venv/bin/uv
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 
@@ -117,13 +119,15 @@ lowest: setup .venv-lowest  ## the core's tests with the lowest versions that py
 
 SECOND ?= $(lastword $(shell ls /usr/bin/python3.1[2-9] ~/.pyenv/versions/3.1[2-9]*/bin/python3 2> /dev/null | sort -V))
 
-second-quick: setup  ## a few tests of the network and of kits on a second, newer Python, if there is one; SECOND=… for another
 ifeq ($(SECOND),)
+.venv-second second-quick:
 	@echo "no Python from 3.12 on was found"
 else
-	$(BIN)/pip install -q uv
+.venv-second: pyproject.toml .venv/bin/uv
 	$(BIN)/uv venv -q --clear --python $(SECOND) .venv-second
 	$(BIN)/uv pip install -q --python .venv-second/bin/python -e '.[dev]'
+
+second-quick: .venv-second  ## a few tests of the network and of kits on a second, newer Python, if there is one; SECOND=… for another, after rm -r .venv-second
 	.venv-second/bin/python -m pytest -q -n 2 -o cache_dir=.venv-second/cache \
 	  tests/kit/test_misuse.py tests/kit/test_closed.py tests/network/test_health.py tests/operations/test_deadlines.py \
 	  tests/operations/test_operation.py tests/structures/codecs/test_codecs.py \
@@ -204,8 +208,7 @@ audit: setup  ## whether a known vulnerability is in what the package and its ex
 	$(BIN)/pip install -q pip-audit
 	$(BIN)/pip-audit --skip-editable
 
-try-dist: dist  ## the wheel with each extra alone, and tests of the unpacked sdist
-	$(BIN)/pip install -q uv
+try-dist: dist .venv/bin/uv  ## the wheel with each extra alone, and tests of the unpacked sdist
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/try_dist.py dist
 
 demo: setup  ## replay a web access log on embedded servers

@@ -46,6 +46,12 @@ settings.load_profile("patient")
 # No test takes longer; see pytest-timeout.
 os.environ.setdefault("PYTEST_TIMEOUT", str(120 * PATIENCE))
 
+# Tests that wait for servers and processes.
+WAITING = tuple(
+    f"tests/{folder}/"
+    for folder in ("admin", "cli", "dashboard", "docs", "examples", "integrations")
+)
+
 # A script's `&` has its processes ignore Ctrl-C, `nohup` hangups; what tests start would do so too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -100,6 +106,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.update(sorted(of_one, key=lambda item: crc32(item.nodeid.encode()))[kept:])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Deal modules to xdist's workers, each of which begins with an equal part of the list.
+
+    So some tests compute while others wait for servers and processes, which none does in the end.
+    """
+    if workers == 1:
+        return items
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+
+    def turn(module: str) -> float:
+        return crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
+
+    parts: list[list[str]] = [[] for _ in range(workers)]
+    for module in sorted(modules, key=lambda module: (not module.startswith(WAITING), module)):
+        min(parts, key=lambda part: sum(len(modules[name]) for name in part)).append(module)
+    return [item for part in parts for module in sorted(part, key=turn) for item in modules[module]]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -648,3 +648,24 @@ def test_any_named_node_of_a_cluster_keeps_the_data(
             delete_data(alone, quiet=LONG)
         assert client.get("k") == b"v"
         assert delete_data(alone, quiet=0) == 1
+
+
+COMMANDS = ["replan a", "replan a --dry-run --total 100000", "locks show", "keys"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_reads_entries_that_decode_replies(tmp_path: Path, command: str) -> None:
+    path, answers = tmp_path / "map.json", []
+    with LocalServer() as server:
+        for decodes in (False, True):
+            entry = {"port": server.port, "db": 1, "decode_responses": decodes}
+            path.write_text(json.dumps({"components": {"a": {"shards": [entry]}}}))
+            with shardkit.connect(path) as kit:
+                kit.hash("h", component="a", total=1000).hset(mapping=dict.fromkeys(range(9), 1))
+                kit.lock("l", component="a", renew=False, ttl=600).acquire()
+            done = CliRunner().invoke(app, [*command.split(), "--config", str(path), "--json"])
+            answers.append((done.exit_code, done.stdout.count('"'), done.stderr))
+            with server.client(db=1) as client:
+                client.flushdb()
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 0

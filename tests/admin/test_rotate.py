@@ -127,7 +127,7 @@ def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: red
                     fresh.client("data", 1).ping()
                 opened += 1
 
-        with meanwhile(write):
+        with meanwhile(write, 0.003):
             rotation = turn(config, servers, message="quarterly", settled=2.5)
         assert numbers.scard() == int(other.get("count") or 0) == written
     assert rotation.done, rotation

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from faces import Exchanges, Face, Time, clocked, drawn, eventually, holder, keys_of
+from faces import PATIENCE, Exchanges, Face, Time, clocked, drawn, eventually, holder, keys_of
 from messaging_helpers import bodies
 
 import shardkit
@@ -422,9 +422,9 @@ killed = 0
 while running:
     if killed < int(kills):
         time.sleep(chance.uniform(0.02, 0.2))
-        os.kill(chance.choice(sorted(running)), signal.SIGKILL)
-        killed += 1
+        os.kill(chance.choice(sorted(running)), signal.SIGKILL)  # it may have ended
     pid, status = os.waitpid(-1, 0)
+    killed += os.WIFSIGNALED(status)
     role = running.pop(pid)
     if status:
         start(role)
@@ -440,9 +440,9 @@ def supervise(tmp_path: Path, shard_map: ShardMap, what: str, kills: int) -> lis
         capture_output=True,
         check=True,
         text=True,
-        timeout=100,
+        timeout=100 * PATIENCE,
     )
-    assert done.stdout == f"killed {kills}\n"
+    assert done.stdout in [f"killed {n}\n" for n in range(1, kills + 1)]
     found = tmp_path / "notes"
     return found.read_text(encoding="utf-8").splitlines() if found.exists() else []
 

@@ -673,19 +673,30 @@ def code(text: str) -> str:
     return "\n".join(line.partition("--")[0] for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_header_says_what_a_script_does_takes_and_gives(name: str) -> None:
-    summary, *fields = header(SCRIPTS[name])
-    assert re.fullmatch(r"[A-Z].*\.", summary)
+def is_told(name: str) -> bool:
+    """Whether a script's header says what it does, takes and gives."""
+    text, [summary, *fields] = SCRIPTS[name], header(SCRIPTS[name])
     said = " ".join(fields)
     told = {int(n) for n in re.findall(r"KEYS\[(\d+)\]  \S", said)}
-    if not re.search(r"KEYS     \S.*, see (\w+_)?base\.lua", said):
-        assert told == set(range(1, max(told) + 1))
-        assert {int(n) for n in re.findall(r"KEYS\[(\d+)\]", code(SCRIPTS[name]))} <= told
-    assert "ARGV" in said or "ARGV" not in code(script(name).text)
-    assert re.search(r"Reply    \S", said)
-    assert "\t" not in SCRIPTS[name]
-    assert max(map(len, SCRIPTS[name].splitlines())) <= 100
+    used = {int(n) for n in re.findall(r"KEYS\[(\d+)\]", code(text))}
+    return bool(
+        re.fullmatch(r"[A-Z].*\.", summary)
+        and (
+            re.search(r"KEYS     \S.*, see (\w+_)?base\.lua", said)
+            or used <= told == set(range(1, max(told) + 1))
+        )
+        and ("ARGV" in said or "ARGV" not in code(script(name).text))
+        and re.search(r"Reply    \S", said)
+    )
+
+
+def test_headers_say_what_scripts_do_take_and_give() -> None:
+    assert [name for name in SCRIPTS if not is_told(name)] == []
+
+
+def test_lines_of_scripts_are_short_and_have_no_tabs() -> None:
+    lines = [line for text in SCRIPTS.values() for line in text.splitlines()]
+    assert [line for line in lines if len(line) > 100 or "\t" in line] == []
 
 
 # They ask for the type themselves, or run the caller's commands.
@@ -696,17 +707,20 @@ BY_THEMSELVES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - BY_THEMSELVES))
-def test_a_script_of_several_keys_reports_which_is_of_another_type(name: str) -> None:
-    text = code("--" + script(name).text.partition("--")[2])  # without the prologue of tests
-    several = re.search(r"KEYS\[([^1]|1[^]])|#KEYS|\(KEYS\)|call\('\w+', [^K']", text)
-    assert not several or "server.call('TYPE', key)" in text
+def test_scripts_of_several_keys_report_which_is_of_another_type() -> None:
+    # Without the prologue of tests.
+    texts = {name: code("--" + script(name).text.partition("--")[2]) for name in SCRIPTS}
+    several = r"KEYS\[([^1]|1[^]])|#KEYS|\(KEYS\)|call\('\w+', [^K']"
+    with_several = {name for name, text in texts.items() if re.search(several, text)}
+    asking = {name for name, text in texts.items() if "server.call('TYPE', key)" in text}
+    assert with_several - asking <= BY_THEMSELVES
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_keys_that_a_script_touches_are_watched_in_all_tests(name: str) -> None:
-    listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
-    assert script(name).text.startswith(watched(name, "", listed))
+def test_the_keys_that_scripts_touch_are_watched_in_all_tests() -> None:
+    def prologue(name: str) -> str:
+        return watched(name, "", name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED)
+
+    assert [name for name in SCRIPTS if not script(name).text.startswith(prologue(name))] == []
 
 
 def test_what_may_touch_other_keys_is_listed_by_a_name_that_exists() -> None:
@@ -737,22 +751,22 @@ def test_a_script_that_makes_up_a_key_is_refused_however_it_calls(
             assert run(keys=["{tag}:key"]) is None or text.endswith("('TIME')[1]")
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if "\n--@include " in FILES[name]])
-def test_what_is_included_says_so_and_is_there(name: str) -> None:
-    included = re.findall(r"^--@include ([\w/]+)$", FILES[name], re.MULTILINE)
-    assert included
-    for other in included:
-        assert FILES[other].startswith("-- Included by")
-        assert code(FILES[other]).strip() in code(script(name).text)
+def test_what_is_included_says_so_and_is_there() -> None:
+    included = [
+        (code(script(name).text), other)
+        for name, text in FILES.items()
+        for other in re.findall(r"^--@include ([\w/]+)$", text, re.MULTILINE)
+    ]
+    assert len(included) > 100
+    assert {other for _, other in included} & SCRIPTS.keys() == set()
+    assert {other for text, other in included if code(FILES[other]).strip() not in text} == set()
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_loads_on_every_server_under_its_own_sha(
-    name: str, own_server: LocalServer
-) -> None:
+def test_every_script_loads_on_every_server_under_its_own_sha(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        assert client.script_load(script(name).text) == script(name).sha
-        assert client.script_exists(script(name).sha) == [True]
+        loaded = {name: client.script_load(script(name).text) for name in SCRIPTS}
+        assert loaded == {name: script(name).sha for name in SCRIPTS}
+        assert all(client.script_exists(*loaded.values()))
 
 
 def test_every_script_of_the_package_is_looked_at() -> None:

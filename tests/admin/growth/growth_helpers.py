@@ -321,7 +321,7 @@ def follow(replica: LocalServer, master: LocalServer) -> None:
 
 # Between a client's rounds: at full speed they take the processor from what they are a test of.
 # ``make kills`` has them write without a pause.
-PAUSE = 0.0 if "KILLS" in os.environ else 0.001
+PAUSE = 0.0 if "KILLS" in os.environ else 0.004
 
 
 LEAST = "min-replicas-to-write"

@@ -24,6 +24,7 @@ from faces import eventually, faced, free_port
 from growth_helpers import (
     FAST,
     PATIENT,
+    PAUSE,
     Fleet,
     certified,
     filled,
@@ -605,7 +606,7 @@ def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, kind: str)
     def count() -> None:
         with faced(kind, fleet.url) as face:
             private = face.run(face.kit.client("users", 1, private=True))
-            while not ended.is_set():
+            while not ended.wait(PAUSE):
                 counts.append(face.run(private.incr("count")))
 
     with ThreadPoolExecutor() as threads:

@@ -18,7 +18,16 @@ from typing import Any
 import pytest
 from arranged import client_of
 from faces import PATIENCE, Exchanges, Face, eventually, faced
-from growth_helpers import PATIENT, Fleet, certified, filled, losing_nothing, on_redis_too, there
+from growth_helpers import (
+    PATIENT,
+    PAUSE,
+    Fleet,
+    certified,
+    filled,
+    losing_nothing,
+    on_redis_too,
+    there,
+)
 from moments import before as overtaken, killed_at
 
 import shardkit
@@ -416,7 +425,7 @@ def test_merged_writes_and_pipelines_go_on_over_a_split(fleet: Fleet, face: str)
     def write() -> None:
         with shardkit.connect(fleet.url) as kit:
             router = kit.key_sharded("users")
-            while not ended.is_set():
+            while not ended.wait(PAUSE):
                 for key in written:
                     router.mset({f"m{key}": written[key] + 1})
                     router.pipeline().set(f"p{key}", written[key] + 1).execute()
@@ -426,6 +435,7 @@ def test_merged_writes_and_pipelines_go_on_over_a_split(fleet: Fleet, face: str)
         async with await shardkit.aconnect(fleet.url) as kit:
             router = kit.key_sharded("users")
             while not ended.is_set():
+                await asyncio.sleep(PAUSE)
                 for key in written:
                     await router.mset({f"m{key}": written[key] + 1})
                     await router.pipeline().set(f"p{key}", written[key] + 1).execute()

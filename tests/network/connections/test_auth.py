@@ -90,6 +90,9 @@ def a_map(**entry: Any) -> ShardMap:
     return map_of(jobs={"entry": entry})
 
 
+PAUSE = 0.005  # between two calls of many clients, or they take the processors from other tests
+
+
 async def during(face: Any, seconds: float, call: Callable[[], Any]) -> None:
     """Call again and again, in four threads or tasks."""
     end = time.monotonic() + seconds
@@ -97,10 +100,12 @@ async def during(face: Any, seconds: float, call: Callable[[], Any]) -> None:
     def calls() -> None:
         while time.monotonic() < end:
             call()
+            time.sleep(PAUSE)
 
     async def acalls() -> None:
         while time.monotonic() < end:
             await call()
+            await asyncio.sleep(PAUSE)
 
     workers = (asyncio.to_thread(calls) if face.blocks else acalls() for _ in range(4))
     await asyncio.gather(*workers)

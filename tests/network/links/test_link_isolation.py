@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import ask, map_of
+from faces import faced
 from faulty_proxy import faulty
-from link_helpers import command, hearing, mapped, of, opened, script_call, two
+from link_helpers import FACES, command, hearing, mapped, of, opened, script_call, two
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     RedisClusterException,
@@ -19,7 +20,7 @@ from redis.exceptions import (
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ShardUnavailable, aconnect, events
+from shardkit import CommandRefused, ShardErrors, ShardUnavailable, aconnect, events
 from shardkit.admin import push
 from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
@@ -296,3 +297,23 @@ async def test_calls_that_wait_at_a_fence_follow_a_changed_entry_in_their_order(
             admin.delete("config:fence")
             assert await asyncio.gather(*waiting) == [1, 2, 3, 1]
             assert admin.get("count") == b"3"
+
+
+@pytest.mark.parametrize("right", ["multi", "rpush"])
+@pytest.mark.parametrize("kind", FACES)
+def test_a_failure_says_whether_the_commands_of_a_transaction_were_executed(
+    kind: str, right: str
+) -> None:
+    def steps() -> Any:
+        inner = (command("c", "k", "RPUSH", 1), command("c", "k", "LLEN"))
+        return (yield [Transaction("c", "k", inner)])
+
+    with LocalServer() as server, faced(kind, map_of(c={"entry": {"port": server.port}})) as face:
+        assert face.run(face.kit.driver.run(steps())) == [[1, 1]]
+        ask(server, "execute_command", "ACL", "SETUSER", "default", f"-{right}")
+        with pytest.raises(ShardErrors) as raised:
+            face.run(face.kit.driver.run(steps()))
+        [failure] = raised.value.exceptions
+        assert f"+{right}" in str(failure)
+        executed = ask(server, "llen", "k") == 2
+        assert (executed, getattr(failure, "maybe_executed", None)) == (right == "multi",) * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 import redis
 import yaml
 from arranged import ask, map_of
-from faces import Face, eventually, faced
-from link_helpers import count_of, mapped, paused
+from faces import PATIENCE, Face, eventually, faced
+from faulty_proxy import FaultyProxy, faulty
+from link_helpers import FACES, count_of, mapped, of, paused
 from redis.crc import key_slot
 from redis.exceptions import MasterDownError
 from replication_helpers import Replicated
@@ -127,9 +128,10 @@ def test_zones_and_the_nearest(opened: Face, replicated: Replicated) -> None:
 
 @pytest.mark.parametrize("asked", ["INFO", "HELLO"])
 def test_servers_say_their_zones_where_entries_do_not(
-    kind: str, replicated: Replicated, asked: str
+    kind: str, replicated: Replicated, asked: str, lower: Any
 ) -> None:
     """By INFO from Valkey 8.0, by HELLO, which every user may run, from 8.1."""
+    lower(replica_interval=3600)  # the first read waits so long at most for the answers
     servers = [replicated.master, *replicated.replicas]
     ports = [{"port": each.port} for each in replicated.replicas]
     described, of_master = replicated.map(replicas=ports), "z9"  # what an entry says counts more
@@ -684,3 +686,74 @@ def test_a_mode_or_zone_that_cannot_be_is_refused(
 def test_a_session_that_has_no_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"session=.*give a text"), session(name):
         pass
+
+
+REFUSALS = {
+    "loading": "LOADING Redis is loading the dataset in memory",
+    "lost": "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[LocalServer, FaultyProxy]]:
+    """A master, and the way to its replica."""
+    with (
+        LocalServer(config={"repl-diskless-sync-delay": 0}) as master,
+        LocalServer(replica_of=master) as replica,
+        faulty(replica.port) as proxy,
+    ):
+        yield master, proxy
+
+
+def done(face: Face, call: Callable[[], Any]) -> Any:
+    """Make a call in the face's event loop, if it has one."""
+
+    async def later() -> Any:
+        return await of(call())
+
+    return face.run(later()) if face.runner else call()
+
+
+def reading(face: Face) -> dict[str, Any]:
+    """Ways to read on a replica, by the command that it is sent."""
+    words = face.kit.hash("words", component="c")
+    router = face.kit.key_sharded("c")
+    face.run(words.hset("1", "x"))
+    done(face, lambda: router["k"].set("k", "x"))
+    return {
+        "HGET": lambda: words.hget("1"),
+        "GET": lambda: router["k"].get("k"),
+        "STRLEN": lambda: router.pipeline().strlen("k").execute(),
+    }
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("kind", FACES)
+def test_the_master_answers_for_a_replica_that_refuses(
+    kind: str, refusal: str, pair: tuple[LocalServer, FaultyProxy]
+) -> None:
+    master, proxy = pair
+    entry = {
+        "port": master.port,
+        "replicas": [{"port": proxy.port}],
+        "read_from": "prefer_replica",
+        "socket_timeout": 2 * PATIENCE,
+    }
+    asked = []
+    with faced(kind, map_of(c={"shards": [entry]})) as face:
+        for command, read in reading(face).items():
+
+            def reaches_replica(command: str = command, read: Any = read) -> bool:
+                seen = len(proxy.seen)
+                done(face, read)
+                return command in proxy.seen[seen:]
+
+            assert eventually(reaches_replica)
+            answer = done(face, read)
+            before = proxy.seen.count(command)
+            for _ in range(50):
+                proxy.answer(REFUSALS[refusal], command)
+            assert done(face, read) == answer
+            asked.append(proxy.seen.count(command) - before)
+            proxy.clear()
+    assert max(asked) <= 1
