@@ -131,18 +131,18 @@ class BackupManifest:
         """
         path = Path(directory) / MANIFEST
         try:
-            found = load_json(read_regular(path), str(path))
+            content = load_json(read_regular(path), str(path))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", "name a backup's directory") from None
         try:
-            if found["format"] != _FORMAT:
+            if content["format"] != _FORMAT:
                 raise ValueError
             servers = [
-                ServerBackup(**{n: each[n] for n in ServerBackup.__dataclass_fields__})
-                for each in found["servers"]
+                ServerBackup(**{n: server[n] for n in ServerBackup.__dataclass_fields__})
+                for server in content["servers"]
             ]
-            files = dict(found.get("files", {}))
-            manifest = cls(float(found["created"]), float(found["paused_ms"]), servers, files)
+            files = dict(content.get("files", {}))
+            manifest = cls(float(content["created"]), float(content["paused_ms"]), servers, files)
             manifest._require_usable()
             return manifest
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -152,13 +152,13 @@ class BackupManifest:
 
     def _require_usable(self) -> None:
         """Raise a ValueError if a file is not in the directory, or a number is none."""
-        names = [*self.files, *(each.file for each in self.servers)]
-        servers = [each.server for each in self.servers]
-        digests = [*self.files.values(), *(each.sha256 for each in self.servers)]
+        names = [*self.files, *(one.file for one in self.servers)]
+        servers = [one.server for one in self.servers]
+        digests = [*self.files.values(), *(one.sha256 for one in self.servers)]
         numbers, counts = list[Any](), list[Any]()
-        for each in self.servers:
-            numbers += [*each.shards.values(), *map(int, each.keys)]
-            counts += [each.size, *each.keys.values()]
+        for backup in self.servers:
+            numbers += [*backup.shards.values(), *map(int, backup.keys)]
+            counts += [backup.size, *backup.keys.values()]
         if not (
             all(isinstance(text, str) and is_text(text) for text in (*names, *digests, *servers))
             and all(name == os.path.basename(name) not in ("", ".", "..") for name in names)
@@ -213,7 +213,7 @@ def backup(
                 if config is not None:
                     with suppress(MissingEntryError):
                         known = read_components(config)
-                        components = [known.get(each.name, each) for each in components]
+                        components = [known.get(old.name, old) for old in components]
                     _require_data(config, components, timeout)
                 with ExitStack() as stack:
                     feeds = _feeds(stack, components, target, timeout)
@@ -261,15 +261,15 @@ def _state(config: redis.Redis | None) -> tuple[object, str]:
         epoch = read_epoch(config)
     except RedisError as error:
         raise ConfigError(f"the config server cannot be read: {error}", "start it") from None
-    at_work = [f"{each.kind} of {each.name}" for each in changes if each.kind in RESTLESS]
-    return (epoch, [(each.id, each.phase) for each in changes]), next(iter(at_work), "")
+    at_work = [f"{change.kind} of {change.name}" for change in changes if change.kind in RESTLESS]
+    return (epoch, [(change.id, change.phase) for change in changes]), next(iter(at_work), "")
 
 
 def _require_data(config: redis.Redis, components: Iterable[Component], timeout: float) -> None:
     """Refuse a database that a move or split has left, to which old entries lead."""
-    entries = {each: each[1] for each in entries_of(components)}
+    entries = {pair: pair[1] for pair in entries_of(components)}
     fences = query_entries(entries, lambda at, client: client.get(FENCE_KEY), timeout)
-    ids = {each.id for each in open_changes(config)}
+    ids = {change.id for change in open_changes(config)}
     for (where, entry), fence in fences.items():
         if isinstance(fence, bytes) and move_of(fence) not in ids:
             problem = closed(where, fence)
@@ -281,17 +281,17 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
         return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
     try:
-        found: dict[str, str | list[str]] = {
-            HISTORY_KEY: [text(each) for each in config.lrange(HISTORY_KEY, 0, -1)]
+        contents: dict[str, str | list[str]] = {
+            HISTORY_KEY: [text(line) for line in config.lrange(HISTORY_KEY, 0, -1)]
         }
         keys = sorted(map(text, config.scan_iter(match="config:*", count=1000)))
         for page in pages(keys, _PAGE):
             for key, value in zip(page, config.mget(page), strict=True):
                 if value is not None:  # a text
-                    found[key] = text(value)
+                    contents[key] = text(value)
     except RedisError as error:
         raise ConfigError(f"the config server cannot be read: {error}", "start it") from None
-    return found
+    return contents
 
 
 def _write(path: Path, text: str) -> str:
@@ -441,13 +441,13 @@ def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bo
         try:
             step(feed)
         except RedisError as error:
-            said, remedy = meaning(error) or (error, "start it, or grant it")
-            raise ConfigError(f"{feed.server} cannot be backed up: {said}", remedy) from None
+            text, remedy = meaning(error) or (error, "start it, or grant it")
+            raise ConfigError(f"{feed.server} cannot be backed up: {text}", remedy) from None
 
     with ThreadPoolExecutor(len(feeds) or 1) as pool:
         running = [pool.submit(run, feed) for feed in feeds]
-    for each in running if not suppressed else ():
-        each.result()
+    for result in running if not suppressed else ():
+        result.result()
 
 
 # ---- restoration
@@ -470,10 +470,10 @@ def _require_unchanged(path: Path, digest: str, size: int | None = None) -> None
     try:
         with open_regular(path) as file:  # one that has grown, perhaps by a terabyte, is not read
             same_size = size in (None, os.fstat(file.fileno()).st_size)
-            found = hashlib.file_digest(file, "sha256").hexdigest() if same_size else ""
+            actual = hashlib.file_digest(file, "sha256").hexdigest() if same_size else ""
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "name a whole backup") from None
-    if found != digest:
+    if actual != digest:
         raise ConfigError(f"{path} is not what was written", "use another backup")
 
 
@@ -514,17 +514,17 @@ def restore(
             shard_map.config_server, "restore", directory.name, shard_map.components.values()
         ) as still,
     ):
-        name = hashlib.sha256("".join(each.sha256 for each in manifest.servers).encode())
+        name = hashlib.sha256("".join(one.sha256 for one in manifest.servers).encode())
         _require_empty(targets, name.hexdigest(), timeout)
         mark = f"{name.hexdigest()} {secrets.token_hex(8)}".encode()  # of this attempt
         ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
         tasks = 0
-        for each in manifest.servers:
-            for what in each.left_out:
+        for backup in manifest.servers:
+            for what in backup.left_out:
                 left_out(what)
-            databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
-            with _loaded(directory / each.file, max(16, databases)) as source:
-                for shard, number in each.shards.items():
+            databases = 1 + max([*map(int, backup.keys), *backup.shards.values()], default=0)
+            with _loaded(directory / backup.file, max(16, databases)) as source:
+                for shard, number in backup.shards.items():
                     earlier = sum(counts.total() for counts in ends.values())
 
                     def report(keys: int, earlier: int = earlier) -> None:
@@ -545,7 +545,7 @@ def restore(
                             text = f"{shard} cannot be restored: {server}{lost}"
                             raise ConfigError(text, f"correct that, {_AGAIN_THEN}") from None
                         for count, what in (
-                            (each.keys.get(str(number), 0) - there, "expired since"),
+                            (backup.keys.get(str(number), 0) - there, "expired since"),
                             (there - own - copied.total(), "of the configuration, or just expired"),
                         ):
                             if count > 0:
@@ -556,14 +556,14 @@ def restore(
                         )
                         tasks += sum(map(origin_client.zcard, sets))
         leased(tasks)
-        found = {
-            shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
+        differences = {
+            shard: _recount(shard, targets[shard], end, timeout) for shard, end in ends.items()
         }
-        for shard in found:
+        for shard in differences:
             with client_of(targets[shard], timeout) as target:
                 if target.get(_MARK):  # components may share a database
                     _write_under(target, shard, mark, still, ("DEL", _MARK))
-        return found
+        return differences
 
 
 @contextmanager
@@ -621,17 +621,17 @@ def objects_in(directory: str | Path) -> dict[str, str]:
     if CONFIG in (files := BackupManifest.load(directory).files):
         _require_unchanged(path, files[CONFIG])
     try:
-        found = load_json(read_regular(path), str(path))
+        texts = load_json(read_regular(path), str(path))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}: the backup may have been made without a config server",
             "leave out --objects",
         ) from None
-    if not isinstance(found, dict) or not all(map(is_text, (*found, *map(str, found.values())))):
+    if not isinstance(texts, dict) or not all(map(is_text, (*texts, *map(str, texts.values())))):
         raise InvalidEntryError(f"{path} holds no objects", "use another backup")
     return {
         key: value
-        for key, value in found.items()
+        for key, value in texts.items()
         if isinstance(value, str) and not key.encode().startswith(CONFIG_KEYS)
     }
 
@@ -643,7 +643,7 @@ def _targets(
     to_origin: bool,
     timeout: float,
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    targets: dict[str, dict[str, Any]] = {}
     entries: list[tuple[str, Entry]] = []
     for name, before in origin.components.items():
         after = wanted.components.get(name)
@@ -659,11 +659,11 @@ def _targets(
         old = dict(before.entries())
         for shard, entry in after.entries():
             entries.append((str(shard), entry))
-            found[str(shard)] = entry.resolved(entry_key(*shard))
-        if missing := [str(shard) for shard in old if str(shard) not in found]:
+            targets[str(shard)] = entry.resolved(entry_key(*shard))
+        if missing := [str(shard) for shard in old if str(shard) not in targets]:
             raise ConfigError(f"the map has no entry for {missing[0]}", "add it")
     _require_own_databases(manifest, origin, entries, to_origin, timeout)
-    return found
+    return targets
 
 
 def _require_own_databases(
@@ -678,17 +678,17 @@ def _require_own_databases(
     Shards that shared a database may share one again. Servers that do not answer are compared by
     address.
     """
-    old = [entry for each in origin.components.values() for _, entry in each.entries()]
-    answers = identify_databases({each: each for each in [*old, *dict(entries).values()]}, timeout)
+    old = [entry for component in origin.components.values() for _, entry in component.entries()]
+    answers = identify_databases({one: one for one in [*old, *dict(entries).values()]}, timeout)
     places: dict[Entry, set[Any]] = {
         entry: {entry.address, *(() if isinstance(answer, Exception) else answer)}
         for entry, answer in answers.items()
     }
     origins = set() if to_origin else set().union(*(places[entry] for entry in old))
     sources: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
-    for each in manifest.servers:
-        for shard, number in each.shards.items():
-            sources[shard].add((each.file, number))
+    for backup in manifest.servers:
+        for shard, number in backup.shards.items():
+            sources[shard].add((backup.file, number))
     for n, (shard, entry) in enumerate(entries):
         if places[entry] & origins:
             raise ConfigError(
@@ -740,8 +740,8 @@ def _write_under(
 
     def look(database: Any) -> bool:
         still()
-        found = database.get(_MARK)
-        return found == mark or (first and (found or mark).split()[:1] == mark.split()[:1])
+        there = database.get(_MARK)
+        return there == mark or (first and (there or mark).split()[:1] == mark.split()[:1])
 
     if execute_unless_changed(target, _MARK, look, *commands) is None:
         raise ConfigError(
@@ -776,12 +776,12 @@ def _copy(
             asked.dump(key)
             asked.pexpiretime(key)
         replies = asked.execute()
-        found = [
+        keys = [
             (key, value, expires)
             for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True)
             if value is not None and expires != -2  # it has not expired
         ]
-        for part in slices.of(found):
+        for part in slices.of(keys):
             try:
                 write(
                     *(

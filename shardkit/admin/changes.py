@@ -67,11 +67,11 @@ _PAIRS = (
 )
 APART: Mapping[str, frozenset[str]] = {
     kind: frozenset(
-        each
+        word
         for pair in _PAIRS
         for these, those in (pair, pair[::-1])
         if kind in these.split()
-        for each in those.split()
+        for word in those.split()
     )
     for kind in KINDS
 }
@@ -108,7 +108,7 @@ class Change:
 
     def touches(self, other: Change) -> bool:
         """Whether both have a database in common."""
-        mine, its = ([each.rsplit("/", 1) for each in of.databases] for of in (self, other))
+        mine, its = ([database.rsplit("/", 1) for database in of.databases] for of in (self, other))
         return any(
             "*" in (server, theirs) or (server == theirs and (number == n or "*" in (number, n)))
             for server, number in mine
@@ -128,20 +128,20 @@ def read_changes(config: redis.Redis) -> list[Change]:
 
 
 def _read(stored: Any) -> list[Change]:
-    found = []
+    read = []
     for text in stored.values():
         with suppress(ValueError, TypeError, AttributeError):
             known = parse_json(text)
             common = {name: known[name] for name in Change.__dataclass_fields__ if name in known}
-            found.append(Change(**common))
-    return sorted(found, key=lambda change: change.started)
+            read.append(Change(**common))
+    return sorted(read, key=lambda change: change.started)
 
 
 def open_changes(config: redis.Redis) -> list[Change]:
     """Return the changes that are not over."""
-    found = read_changes(config)
+    known = read_changes(config)
     now = now_of(config)  # afterwards: this process may be stopped in between
-    return [each for each in found if each.is_open(now)]
+    return [change for change in known if change.is_open(now)]
 
 
 def begin(
@@ -162,7 +162,7 @@ def begin(
             now = now_of(pipe)
             known = _read(pipe.hgetall(CHANGES_KEY))
             # A record that has ended is not renewed if another change has begun since.
-            ends = [each.until for each in known if each.id == change.id and each.until]
+            ends = [one.until for one in known if one.id == change.id and one.until]
             lapsed = min(ends, default=math.inf)
             for other in known:
                 if (
@@ -173,10 +173,10 @@ def begin(
                     and change.touches(other)
                 ):
                     raise refusal(change, other, now)
-            parents = [each.is_open(now) for each in known if each.id == change.within]
+            parents = [one.is_open(now) for one in known if one.id == change.within]
             if not any(parents) and change.within and not change.started:
                 raise _lapsed(change)
-            old = [each.id for each in known if each.ended and each.ended < now - KEPT]
+            old = [one.id for one in known if one.ended and one.ended < now - KEPT]
             change.started = change.started or now
             pipe.multi()
             if old:
@@ -304,14 +304,16 @@ def working_on(
             answers = config is not None and bool(config.ping())
         if config is not None and answers:
             entries = entries_of(components)
-            identities = identify_databases({each: each[1] for each in entries})
-            found = {one for each in identities.values() if isinstance(each, set) for one in each}
-            found |= {  # a server that does not answer now may answer soon
+            identities = identify_databases({pair: pair[1] for pair in entries})
+            at_work = {one for own in identities.values() if isinstance(own, set) for one in own}
+            at_work |= {  # a server that does not answer now may answer soon
                 (server_of(entry.address), entry.database)
                 for _, entry in entries
                 if entry.database is not None and not entry.is_cluster
             }
-            places = numbered(sorted({(at, "*" if whole else str(number)) for at, number in found}))
+            places = numbered(
+                sorted({(at, "*" if whole else str(number)) for at, number in at_work})
+            )
             change = Change(kind=kind, name=name, databases=places, within=within)
             stack.enter_context(taking_part(config, change))
             yield partial(require_open, config, change)
@@ -325,7 +327,7 @@ def require_open(config: redis.Redis, change: Change) -> None:
     Raises:
         GrowthError: this process was stopped for so long that others may have begun.
     """
-    if all(each.id != change.id for each in open_changes(config)):
+    if all(other.id != change.id for other in open_changes(config)):
         raise _lapsed(change)
 
 
@@ -339,4 +341,4 @@ def _lapsed(change: Change) -> GrowthError:
 
 def numbered(identities: Iterable[tuple[object, ...]]) -> list[str]:
     """Return databases as `Change.databases` has them, by what identifies their server."""
-    return ["/".join(map(str, each)) for each in identities]
+    return ["/".join(map(str, identity)) for identity in identities]

@@ -106,7 +106,7 @@ class _Checkable:
 def check_all(
     kit: ShardKit,
     components: Mapping[str, Component],
-    found: ScanResult,
+    scan: ScanResult,
     names: Collection[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> list[CheckedStructure]:
@@ -118,20 +118,20 @@ def check_all(
 
     Cost: all structures are read, in slices: see ``check()`` of each structure.
     """
-    stored = [each for each in found.structures.values() if _counter_of(each, found) is None]
-    stored += [each for name in components for each in _unnamed(kit, components[name], found)]
+    stored = [one for one in scan.structures.values() if _counter_of(one, scan) is None]
+    stored += [one for name in components for one in _unnamed(kit, components[name], scan)]
     chosen = sorted(
-        (each for each in stored if not names or each.name in names),
-        key=lambda each: (natural(each.component), natural(each.name)),
+        (one for one in stored if not names or one.name in names),
+        key=lambda structure: (natural(structure.component), natural(structure.name)),
     )
     checked = []
     for n, structure in enumerate(chosen):
         progress(f"{structure.component}/{structure.name}", n, len(chosen))
-        checked.append(_check(kit, structure, found, components))
+        checked.append(_check(kit, structure, scan, components))
     if not names:
         for component in components.values():
-            known = {each.name.encode() for each in stored if each.component == component.name}
-            checked += _orphans(kit, component, known, found)
+            known = {one.name.encode() for one in stored if one.component == component.name}
+            checked += _orphans(kit, component, known, scan)
     progress("", len(chosen), len(chosen))
     return checked
 
@@ -139,12 +139,12 @@ def check_all(
 def _check(
     kit: ShardKit,
     structure: StoredStructure,
-    found: ScanResult,
+    scan: ScanResult,
     components: Mapping[str, Component],
 ) -> CheckedStructure:
     checked = CheckedStructure(structure.component, structure.name, structure.kind)
     try:
-        opened = _open(kit, structure, found, components)
+        opened = _open(kit, structure, scan, components)
         checked.rebuild = opened.rebuild
         checked.damages = list(opened.check())
     except (KeyError, ValueError) as error:  # not written by shardkit
@@ -165,11 +165,11 @@ def _check(
 def _open(
     kit: ShardKit,
     structure: StoredStructure,
-    found: ScanResult,
+    scan: ScanResult,
     components: Mapping[str, Component],
 ) -> _Checkable:
     name, component = structure.name, structure.component
-    stored = {RENAMED.get(word, word): said for word, said in structure.parameters.items()}
+    stored = {RENAMED.get(word, word): value for word, value in structure.parameters.items()}
     opened: Any
     size = int(stored.get("part_size", 0)) or None
     if size is None and structure.kind in _IN_PARTS and stored.get("precision") != "hyperloglog":
@@ -212,10 +212,10 @@ def _open(
         )
         days = sorted(
             date.fromisoformat(day)
-            for other in found.structures.values()
-            if _counter_of(other, found) == name and (day := other.name.rpartition(":")[2])
+            for other in scan.structures.values()
+            if _counter_of(other, scan) == name and (day := other.name.rpartition(":")[2])
         )
-        return _Checkable(lambda: (each for day in days for each in counter.check(day)))
+        return _Checkable(lambda: (damage for day in days for damage in counter.check(day)))
     elif structure.kind == "search":
         shards, parameters = parameters_of(name, stored)
         index = kit.search(name, component=component, parts=shards, **parameters)
@@ -245,16 +245,16 @@ def _open(
         book = kit.address_book(name, component=component, parts=parts, fold=function)
         keys = _keys(kit, components[component], f"{name}:*", "zset")
         names = (key.decode(errors="replace").removeprefix(f"{name}:") for _, key in keys)
-        known = sorted({each.rpartition(":")[0] if parts > 1 else each for each in names})
+        known = sorted({text.rpartition(":")[0] if parts > 1 else text for text in names})
         return _Checkable(
-            lambda: (each for group in known for each in book.check(group)),
+            lambda: (damage for group in known for damage in book.check(group)),
             lambda: sum(book.rebuild(group) for group in known),
         )
     elif structure.kind == "city-totals":
         totals = kit.city_totals(name, component=component)
         keys = _keys(kit, components[component], f"{name}:done:{{*}}", "set")
         dates = sorted({key.decode()[-11:-1] for _, key in keys})
-        return _Checkable(lambda: (each for day in dates for each in totals.check(day)))
+        return _Checkable(lambda: (damage for day in dates for damage in totals.check(day)))
     elif structure.kind == "ip-to-city":
         return _Checkable(kit.ip_to_city(name, component=component).check)
     else:
@@ -276,10 +276,10 @@ def _home_of(
     return default
 
 
-def _counter_of(structure: StoredStructure, found: ScanResult) -> str | None:
+def _counter_of(structure: StoredStructure, scan: ScanResult) -> str | None:
     """Return the counter of visitors that a structure is a day of; None if it is none."""
     day = _DAY.match(structure.name)
-    counter = day and found.structures.get((structure.component, day[1]))
+    counter = day and scan.structures.get((structure.component, day[1]))
     return counter.name if counter and counter.kind == "unique-visitors" else None
 
 
@@ -290,8 +290,8 @@ def _unnamed(kit: ShardKit, component: Component, scanned: ScanResult) -> Iterat
             name = key.decode(errors="backslashreplace").rpartition(":")[0]
             yield StoredStructure(component.name, name, {"kind": kind})
     days = _keys(kit, component, "*:done:{*}", "set", scanned.failures)
-    found = {_TOTALS.match(key) for _, key in days}
-    for name in sorted({match[1].decode(errors="backslashreplace") for match in found if match}):
+    matches = {_TOTALS.match(key) for _, key in days}
+    for name in sorted({match[1].decode(errors="backslashreplace") for match in matches if match}):
         yield StoredStructure(component.name, name, {"kind": "city-totals"})
 
 
@@ -336,8 +336,8 @@ def _keys(
             continue
         try:
             for database in databases_of(kit, component, shard):
-                found = database.client.scan_iter(match=pattern, count=_SCAN, _type=kind.upper())
-                yield from ((shard, key) for key in found)
+                keys = database.client.scan_iter(match=pattern, count=_SCAN, _type=kind.upper())
+                yield from ((shard, key) for key in keys)
         except (ShardKitError, *ServerErrors) as error:
             if failures is None:
                 raise
@@ -404,16 +404,18 @@ def check(
         if facts.error is None:
             report.servers += 1
             report.shards += len(group)
-            report.keys += sum(len(each.keys or ()) for each in facts.databases.values())
+            report.keys += sum(len(database.keys or ()) for database in facts.databases.values())
     report.findings.sort(key=lambda finding: finding.warning)
     return report
 
 
 def _findings(where: str, entry: JudgedEntry, *, of_server: bool) -> list[CheckFinding]:
     return [
-        CheckFinding(where, each.text, each.remedy, each.severity == Severity.WARNING, each.kind)
-        for each in entry.problems
-        if each.of_server == of_server
+        CheckFinding(
+            where, problem.text, problem.remedy, problem.severity == Severity.WARNING, problem.kind
+        )
+        for problem in entry.problems
+        if problem.of_server == of_server
     ]
 
 
@@ -445,7 +447,7 @@ def config_facts(config: Any) -> ConfigFacts:
             for move in read(lambda: moves(config, unreadable))
             if not move.is_over
         ],
-        [(str(each.source), str(each.target)) for each in read(lambda: pending_fences(config))],
+        [(str(fence.source), str(fence.target)) for fence in read(lambda: pending_fences(config))],
         bool(read(lambda: [1] * config.exists(_LEASE_KEY))),
         unreadable,
     )
@@ -468,20 +470,20 @@ def check_structures(
     checked = check_all(kit, components, seen, progress=progress)
     findings = [
         CheckFinding(
-            f"{each.component}/{each.name} ({damage.shard})",
+            f"{row.component}/{row.name} ({damage.shard})",
             f"{damage.key} is damaged: {damage.found}, where {damage.expected} was expected",
             damage.repair or "restore it from a backup",
             kind="damage",
         )
-        for each in checked
-        for damage in each.damages
+        for row in checked
+        for damage in row.damages
     ]
     findings += [
         CheckFinding(
-            f"{each.component}/{each.name}", f"was not read: {each.unchecked}", "", True, "unread"
+            f"{row.component}/{row.name}", f"was not read: {row.unchecked}", "", True, "unread"
         )
-        for each in checked
-        if each.unchecked
+        for row in checked
+        if row.unchecked
     ]
     findings += [
         CheckFinding(shard, f"was not read: {error}", "see the server's findings", True, "unread")

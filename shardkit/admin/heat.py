@@ -100,7 +100,7 @@ def _hottest(
 ) -> tuple[HotName, ...]:
     whole = "component" if kind in ("key", "tag", "shard", "component") else kind
     minutes, hours = sums["minute", kind], sums["hour", kind]
-    found = []
+    hottest = []
     names = [name for name, _ in minutes.most_common(top)]
     names += [name for name, _ in hours.most_common(top) if name not in minutes]
     for name in names[:top]:
@@ -111,7 +111,7 @@ def _hottest(
             component, rest = head if head and last.isdigit() else text, text
         elif kind == "function":
             component, rest = "", text
-        found.append(
+        hottest.append(
             HotName(
                 component,
                 rest or text,
@@ -121,7 +121,7 @@ def _hottest(
                 hours[name] / max(1.0, sum(sums["hour", whole].values())),
             )
         )
-    return tuple(found)
+    return tuple(hottest)
 
 
 @dataclass(frozen=True)
@@ -145,15 +145,15 @@ def hot_keys_of(client: Any, databases: Sequence[int] = (0,)) -> list[ObservedKe
     of 1,000 keys of each database is looked at. Cost: two exchanges; with LFU 20 more for each
     database.
     """
-    found = []
+    keys = []
     if not hasattr(client, "connection_pool"):  # a cluster
         return []
     with suppress(ResponseError):  # not of this server, or not for this user
-        found = list(_tracked(client.execute_command("HOTKEYS", "GET")))
+        keys = list(_tracked(client.execute_command("HOTKEYS", "GET")))
     if "lfu" in str(client.info("memory").get("maxmemory_policy")):
         for database in databases:
-            found += _frequent(client, database)
-    return found
+            keys += _frequent(client, database)
+    return keys
 
 
 def _tracked(reply: Any) -> Iterator[ObservedKey]:
@@ -173,7 +173,7 @@ def _pairs(flat: Sequence[Any]) -> dict[Any, Any]:
 
 
 def _frequent(client: Any, database: int) -> list[ObservedKey]:
-    found: list[ObservedKey] = []
+    frequent: list[ObservedKey] = []
     cursor, looked_at = 0, 0
     while looked_at < _LOOKED_AT:
         with client.pipeline(transaction=False) as pipe:
@@ -185,11 +185,11 @@ def _frequent(client: Any, database: int) -> list[ObservedKey]:
                 pipe.object("FREQ", key)
             _, *counts = pipe.execute(raise_on_error=False)
         looked_at += len(keys)
-        found += [
+        frequent += [
             ObservedKey(database, key.decode(errors="backslashreplace"), "LFU", int(count))
             for key, count in zip(keys, counts, strict=True)
             if isinstance(count, int) and not key.startswith(CONFIG_KEYS)
         ]
         if not cursor:
             break
-    return sorted(found, key=lambda each: -each.amount)[:_LISTED]
+    return sorted(frequent, key=lambda observed: -observed.amount)[:_LISTED]

@@ -93,12 +93,12 @@ def _pages(client: Any, match: str | None) -> Iterator[tuple[Any, list[bytes]]]:
     if isinstance(client, redis.RedisCluster):
         nodes = client.get_primaries()  # type: ignore[no-untyped-call]
         clients = [client.get_redis_connection(node) for node in nodes]
-    for each in clients:
+    for own in clients:
         cursor = 0
         while True:
-            cursor, keys = each.scan(cursor, match=match, count=_PAGE)
+            cursor, keys = own.scan(cursor, match=match, count=_PAGE)
             if keys:
-                yield each, keys
+                yield own, keys
             if not cursor:
                 break
 

@@ -164,7 +164,7 @@ def locate_members(
     kit: ShardKit, component: Component, in_set: ShardedSet[Any, Any], members: Sequence[str]
 ) -> list[LocatedKey]:
     """Return where members of a set live, and whether they exist."""
-    given = [each if each.isprintable() else os.fsencode(each) for each in members]
+    given = [member if member.isprintable() else os.fsencode(member) for member in members]
     keys = [in_set.key_of(member) for member in given]  # refuses invalid members
     sent = [os.fsencode(member) for member in members]
     if in_set.parameters["members"] == "int":
@@ -216,11 +216,11 @@ def why(component: Component, key: Key) -> Why:
     return _why(number, data, value, f"{name} = {value}, mod {count} = {number}")
 
 
-def _why(number: int | None, data: bytes, value: int, found: str) -> Why:
+def _why(number: int | None, data: bytes, value: int, rule: str) -> Why:
     hashed = hash_tag(data)
     is_tag = hashed != data
     tag = f"tag {hashed.decode(errors='backslashreplace')}: " if is_tag else ""
-    return Why(number, hashed, is_tag, value, f"{tag}{found}")
+    return Why(number, hashed, is_tag, value, f"{tag}{rule}")
 
 
 KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
@@ -259,7 +259,7 @@ def lock_states(kit: ShardKit, component: Component) -> list[LockState]:
                 named.add((match[1].decode(), match[2].decode(errors="replace")))
     states: list[LockState] = []
     for kind, name in sorted(named):
-        found = kit.lock(name, component=component.name, kind=kind).inspect()
-        states += [LockState(component.name, kind, name, "holds", each) for each in found.holders]
-        states += [LockState(component.name, kind, name, "waits", each) for each in found.waiters]
+        lock = kit.lock(name, component=component.name, kind=kind).inspect()
+        states += [LockState(component.name, kind, name, "holds", owner) for owner in lock.holders]
+        states += [LockState(component.name, kind, name, "waits", owner) for owner in lock.waiters]
     return states

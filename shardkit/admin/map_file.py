@@ -107,18 +107,18 @@ def line_of(value: Any, path: str, line: int = 0) -> int:
 def problems_of_servers(path: Path, shard_map: ShardMap) -> list[FileProblem]:
     """Return what is wrong with the servers that a map names."""
     return [
-        FileProblem(str(path), 0, each.entry, each.address, each.problem, each.remedy, each.warning)
-        for each in preflight({}, shard_map.components)
+        FileProblem(str(path), 0, row.entry, row.address, row.problem, row.remedy, row.warning)
+        for row in preflight({}, shard_map.components)
     ]
 
 
 def users_of(shard_map: ShardMap) -> list[str]:
     """Return the users, except for the default user, that entries log in as."""
-    found = set()
+    users = set()
     for component in shard_map.components.values():
         for _, entry in component.entries():
             fields = entry.fields
             if "url" in fields:
                 fields = {**read_url(fields["url"]), **fields}
-            found.add(str(fields.get("username") or "default"))
-    return sorted(found - {"default"})
+            users.add(str(fields.get("username") or "default"))
+    return sorted(users - {"default"})

@@ -122,11 +122,11 @@ def measure_disk_rate(
 
 
 def _profile(name: str) -> Mapping[str, str]:
-    found = PROFILES.get(name)
-    if found is None:
+    profile = PROFILES.get(name)
+    if profile is None:
         known = ", ".join(PROFILES)
         raise InvalidArgumentError(f"profile {name!r:.80} is unknown", f"choose one of: {known}")
-    return found
+    return profile
 
 
 @dataclass(frozen=True)
@@ -160,26 +160,26 @@ class PersistenceState:
     @property
     def problems(self) -> list[str]:
         """Settings and failures that may lose data silently."""
-        found = []
+        problems = []
         if not self.save_points and not self.aof:
-            found.append("nothing is kept: a restart loses everything")
+            problems.append("nothing is kept: a restart loses everything")
         if self.save_points and not self.stops_writes:
-            found.append("writes go on although snapshots fail (stop-writes-on-bgsave-error no)")
+            problems.append("writes go on although snapshots fail (stop-writes-on-bgsave-error no)")
         if not self.last_save_ok:
-            found.append("the last snapshot failed")
+            problems.append("the last snapshot failed")
         if self.aof and not self.last_rewrite_ok:
-            found.append("the last rewrite of the AOF failed")
+            problems.append("the last rewrite of the AOF failed")
         if self.aof and self.fsync == "no":
-            found.append("the AOF is synced when the system likes (appendfsync no)")
-        return found
+            problems.append("the AOF is synced when the system likes (appendfsync no)")
+        return problems
 
 
 def persistence_of(client: redis.Redis) -> PersistenceState:
     """Return how a server keeps its data. Cost: an exchange for each setting, and INFO."""
     settings: dict[str, str] = {}
     for name in SETTINGS:
-        found: Any = client.config_get(name)
-        settings.update({str_if_bytes(key): str_if_bytes(value) for key, value in found.items()})
+        values: Any = client.config_get(name)
+        settings.update({str_if_bytes(key): str_if_bytes(value) for key, value in values.items()})
     info: Any = client.info("persistence")
     numbers = [int(part) for part in settings.get("save", "").split()]
     return PersistenceState(

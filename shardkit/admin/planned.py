@@ -59,17 +59,17 @@ def planned_structures(
 
     Cost: a SCAN of each database unless there are ``names``; 64 parts of each structure are read.
     """
-    found = []
+    structures = []
     for name in names or _names(kit, kit.component(component)):
         opened = _Opened(kit, component, name)
         if opened.fixed is not None:
-            found.append(kit.driver.run(opened.described()))
+            structures.append(kit.driver.run(opened.described()))
         elif names:
             raise StructureError(
                 f"{component}: {name} is not a set or hash that was created with a total",
                 "name one that has a total, or leave the names out",
             )
-    return found
+    return structures
 
 
 def replan(
@@ -128,11 +128,11 @@ class _Opened:
         plan, kind = fixed.plan, meta.parameters["kind"]
         sample = range(0, plan.count, -(-plan.count // KEYS_CHECKED))
         keys = [f"{plan.prefix}:{part}" for part in sample]
-        held = yield from contents(fixed.component, _TYPES[kind], keys, [])
+        contained = yield from contents(fixed.component, _TYPES[kind], keys, [])
         place: Callable[[bytes], object] = lambda member: None  # noqa: E731
         if isinstance(self.layout, NumberedLayout):
             place = self.layout.place
-        seen = sum(place(stored) is None for entries in held for stored, _ in entries)
+        seen = sum(place(stored) is None for entries in contained for stored, _ in entries)
         return PlannedStructure(
             fixed.component,
             meta.key.removesuffix(meta_key("")),

@@ -171,7 +171,7 @@ def preflight(
             findings += [] if moved_only else _same_files(change, surveyed, savers)
             if not change.target.node and not change.target.entry.is_cluster:
                 findings += [
-                    change.finding(*each) for each in _data_problems(change, surveyed, shared)
+                    change.finding(*problem) for problem in _data_problems(change, surveyed, shared)
                 ]
     return findings + [f for component in by_hand for f in _wrong_placement(component, surveyed)]
 
@@ -482,7 +482,7 @@ def _current(
         raise
     except ConfigError:
         pass
-    found: dict[str, Component] = {}
+    current: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name, like in wanted.items():
         try:
@@ -492,16 +492,16 @@ def _current(
         except ConfigError as error:
             broken[name] = error
         else:
-            found |= {} if component is None else {name: component}
-    return found, broken
+            current |= {} if component is None else {name: component}
+    return current, broken
 
 
 def _entries(component: Component) -> dict[Shard, Entry]:
     """Return a component's entries, one for each database."""
-    found: dict[Entry, Shard] = {}
+    shard_of: dict[Entry, Shard] = {}
     for shard, entry in component.entries():
-        found.setdefault(entry, shard)
-    return {shard: entry for entry, shard in found.items()}
+        shard_of.setdefault(entry, shard)
+    return {shard: entry for entry, shard in shard_of.items()}
 
 
 def _real_keys(component: Component, size: int) -> list[Key]:
@@ -555,12 +555,12 @@ def push(
     def require_data(pipe: Any) -> None:
         pipe.watch(EPOCH_KEY)  # a move in between has the push tried again
         before = _components(config, shard_map)
-        new = [each for name, each in shard_map.components.items() if name not in before]
+        new = [component for name, component in shard_map.components.items() if name not in before]
         findings = misplaced(new, timeout, connector)
         if connector is None:
             findings += preflight(before, shard_map.components, moved_only=True)
         forced = frozenset(() if isinstance(force, bool) else force)
-        refuse([each for each in findings if not each.warning and each.component not in forced])
+        refuse([one for one in findings if not one.warning and one.component not in forced])
 
     if check and force is not True:
         options["guard"] = require_data
@@ -594,7 +594,7 @@ def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) ->
     Servers that cannot be asked are left out; 0 if none has witnessed any.
     """
     answers = _ask_witnesses(components, read_witness, timeout)
-    known = [(each, entry.address) for entry, each in answers.items() if isinstance(each, int)]
+    known = [(epoch, entry.address) for entry, epoch in answers.items() if isinstance(epoch, int)]
     return max(known, default=(0, ""))
 
 
@@ -606,7 +606,7 @@ def attest(
 ) -> list[str]:
     """Have the servers of components witness an epoch; return the addresses that did not."""
     answers = _ask_witnesses(components, partial(write_witness, epoch=epoch), timeout, connector)
-    return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
+    return [entry.address for entry, answer in answers.items() if isinstance(answer, Exception)]
 
 
 def _ask_witnesses(

@@ -51,14 +51,14 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
     pattern = re.compile(
         rb"%s:\{([^{}]+)\}(?::(?:%s))?" % (re.escape(name.encode()), "|".join(PARTS).encode())
     )
-    found = set()
+    names = set()
     for shard in described.all_shards():
         client: Any = kit.client(component, shard.number)
         for key in client.scan_iter(match=f"{name}:{{*}}*", count=_PAGE):
             match = pattern.fullmatch(key.encode() if isinstance(key, str) else key)
             if match and not (match[0].endswith(b":signal")):
-                found.add(match[1].decode(errors="replace"))
-    return sorted(found, key=natural)
+                names.add(match[1].decode(errors="replace"))
+    return sorted(names, key=natural)
 
 
 def queue_status(
@@ -73,11 +73,11 @@ def queue_status(
     before = {queue: queues.counts(queue) for queue in names} if seconds else {}
     began = time.monotonic()
     time.sleep(seconds)
-    found = []
+    statuses = []
     for queue in names:
         counts, elapsed = queues.counts(queue), time.monotonic() - began
         grown = sum(counts[:3]) - sum(before[queue][:3]) if seconds else 0
         growth = grown / elapsed if seconds else None
         more = queues.oldest(queue), queues.overdue(queue), queues.rates(queue)
-        found.append(QueueStatus(queue, counts, *more, growth))
-    return found
+        statuses.append(QueueStatus(queue, counts, *more, growth))
+    return statuses

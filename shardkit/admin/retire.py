@@ -181,7 +181,7 @@ def delete_data(
                 "start the server, or grant CLIENT LIST",
             )
         if users:
-            who, seconds = min(users.items(), key=lambda each: each[1])
+            who, seconds = min(users.items(), key=lambda user: user[1])
             raise ConfigError(
                 f"component {name!r} is still used: by {who} {seconds} s ago",
                 f"stop using it, and wait until nobody has for {quiet:g} s",
@@ -242,7 +242,7 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[
     own = entries_of([retirement.component])
     others = entries_of(retirement.others.values())
     places: dict[tuple[str, Entry], set[tuple[str, int]]] = {}
-    answers = identify_databases({each: each[1] for each in own + others}, timeout)
+    answers = identify_databases({pair: pair[1] for pair in own + others}, timeout)
     for (where, entry), answer in answers.items():
         if isinstance(answer, Exception):
             raise ConfigError(
@@ -259,7 +259,7 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[
                     f"({same.address}), whose keys cannot be told apart, so they stay",
                     "delete its keys by their names",
                 )
-    return set().union(*(places[each] for each in own))
+    return set().union(*(places[pair] for pair in own))
 
 
 def _require_idle(client: Any, where: str, quiet: float) -> None:

@@ -222,8 +222,8 @@ class _OngoingRotation:
         self.read_entries()
         if not self.places:
             raise ConfigError(f"user {self.user!r} has a password in no entry", "name another user")
-        found = self.on_servers(_UNCHANGED, _hashes)
-        self.rotation.servers = sorted(found)
+        hashes = self.on_servers(_UNCHANGED, _hashes)
+        self.rotation.servers = sorted(hashes)
 
     def read_entries(self) -> None:
         """Read the entries, which say how to log in to the servers."""
@@ -252,22 +252,22 @@ class _OngoingRotation:
         No entry names a server that was moved away from, nor the replica of a replica.
         """
         named = {server_of(entry.address): (where, entry) for where, entry in self.servers}
-        found: dict[str, tuple[str, Entry]] = {}
+        followers: dict[str, tuple[str, Entry]] = {}
         asked, self.unreached = named, set[str]()
         while asked:
             answers = query_servers(asked.values(), role_of, self.timeout, **self.login)
-            roles = {name: each for name, each in answers.items() if isinstance(each, ServerRole)}
+            roles = {name: role for name, role in answers.items() if isinstance(role, ServerRole)}
             if asked is not named:
-                found |= {server: asked[server] for server in roles}
+                followers |= {server: asked[server] for server in roles}
                 self.unreached |= answers.keys() - roles
             asked = {
                 str(replica): (where, _like(entry, where, replica))
                 for server, (where, entry) in asked.items()
                 if server in roles
                 for replica, _ in roles[server].replicas
-                if str(replica) not in named | found
+                if str(replica) not in named | followers
             }
-        return list(found.values())
+        return list(followers.values())
 
     def _is_users(self, where: str, entry: Entry) -> bool:
         fields = entry.resolved(where)
@@ -293,13 +293,13 @@ class _OngoingRotation:
             )
         if text is None:
             return {}
-        found = load_json(text, self._key)
-        if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        state = load_json(text, self._key)
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
             raise ConfigError(
                 f"{self._key} cannot be read by this release",
                 "use the release that began the rotation, or delete the key",
             )
-        return found
+        return state
 
     def _write_state(self, state: Mapping[str, Any]) -> None:
         with self.config.pipeline() as pipe:
@@ -340,7 +340,7 @@ class _OngoingRotation:
         self._require_readable()
         new = self._hash_of_new()
         for server, hashes in self.on_servers(_UNCHANGED, _hashes).items():
-            others = [each for each in hashes if each != new]
+            others = [old for old in hashes if old != new]
             if len(others) > 1:
                 raise ConfigError(
                     f"{server} takes {counted(len(others), 'password')} of {self.user!r} already",
@@ -368,13 +368,13 @@ class _OngoingRotation:
     def _hash_of_new(self, expected: str = "") -> str:
         if not self.password:
             raise ConfigError("the new password was not given", "give it")
-        found = hashlib.sha256(self.password.encode()).hexdigest()
-        if expected not in ("", found):
+        hash_ = hashlib.sha256(self.password.encode()).hexdigest()
+        if expected not in ("", hash_):
             raise ConfigError(
                 "the password is not the one that the rotation started with",
                 "give that one, or undo the rotation: --abort",
             )
-        return found
+        return hash_
 
     # ---- the steps
 
@@ -424,7 +424,7 @@ class _OngoingRotation:
             push(self.config, shard_map, check=False, timeout=self.timeout, **options)
         self.read_entries()
         epoch = self.epoch if "entry" in self.rotation.entries else 0
-        processes = [[each.host, each.pid] for each in now if each.pid and self._concerns(each)]
+        processes = [[one.host, one.pid] for one in now if one.pid and self._concerns(one)]
         state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
         self._write_state(state)
         return state
@@ -446,10 +446,10 @@ class _OngoingRotation:
             if url is not None:
                 fields = {**url_fields(url), **fields}
             fields["password"] = self.password
-        for each, replica in zip(replicas, entry.replicas, strict=True):
-            inline = "password" in each and _source(replica, where) == "entry"
+        for fields_, replica in zip(replicas, entry.replicas, strict=True):
+            inline = "password" in fields_ and _source(replica, where) == "entry"
             if inline and self._is_users(where, replica):
-                each["password"] = self.password
+                fields_["password"] = self.password
         return entry if fields == entry.fields else Entry(fields, where)
 
     def await_clients(self, state: Mapping[str, Any], wait: float, settled: float) -> bool:
@@ -472,13 +472,13 @@ class _OngoingRotation:
 
     def pending(self, state: Mapping[str, Any]) -> list[PendingProcess]:
         """Return the processes that may still log in with the old password."""
-        found = []
+        processes = []
         for process in self._processes():
             why = self._concerns(process) and "; ".join(self._reasons(process, state))
             if why:
                 who = f"{process.host}/{process.pid}" if process.pid else process.host
-                found.append(PendingProcess(who, why))
-        return found
+                processes.append(PendingProcess(who, why))
+        return processes
 
     def _concerns(self, process: ClientProcess) -> bool:
         this = (platform.node(), os.getpid()) == (process.host, process.pid)
@@ -535,13 +535,13 @@ class _OngoingRotation:
                 **self.login,
             )  # fmt: skip
             _raise_first(listed, "cannot be asked for its Sentinels, and both passwords are taken")
-            if not any(self.user in found for found in listed.values() if isinstance(found, set)):
+            if not any(self.user in users for users in listed.values() if isinstance(users, set)):
                 continue
             password = str(entry.resolved(where)["password"])
             service = entry.fields["sentinel"]["service"]
             with sentinels_of(entry, where, self.timeout) as sentinels:
-                for each in sentinels:
-                    _tell_sentinel(each, service, password, where)
+                for sentinel in sentinels:
+                    _tell_sentinel(sentinel, service, password, where)
 
     def remove(self, state: Mapping[str, Any], settled: float) -> None:
         """Remove the old passwords; restore them if a client is refused."""
@@ -557,9 +557,9 @@ class _OngoingRotation:
         while True:
             elapsed = time.monotonic() - began
             refused = self.on_servers("the old password is removed", _refused, elapsed)
-            names = sorted({name for each in refused.values() for name in each})
+            names = sorted({name for users in refused.values() for name in users})
             if names:
-                hashes = sorted({each for others in removed.values() for each in others})
+                hashes = sorted({hash_ for others in removed.values() for hash_ in others})
                 self.on_servers("it is not taken there", _restore, hashes)
                 self.rotation.pending = [
                     PendingProcess(name, "was refused with the old password, which is taken again")
@@ -600,11 +600,11 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
         if isinstance(answer, ConfigServerError):
             raise answer
         if isinstance(answer, Exception):
-            said, remedy = meaning(answer) or (answer, "start it, or grant it")
+            text, remedy = meaning(answer) or (answer, "start it, or grant it")
             if isinstance(answer, ConfigError):
-                said, remedy = answer.message, answer.remedy
+                text, remedy = answer.message, answer.remedy
             then = "try again" if what.endswith(_UNCHANGED) else "continue: --resume"
-            raise ConfigError(f"{server} {what}: {said}", f"{remedy}, then {then}")
+            raise ConfigError(f"{server} {what}: {text}", f"{remedy}, then {then}")
 
 
 def _source(entry: Entry, where: str) -> str:
@@ -617,15 +617,15 @@ def _source(entry: Entry, where: str) -> str:
 
 
 def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
-    found = set()
+    files = set()
     for _, entry in places:
         fields = entry.fields
         url = fields.get("url", "")
         if url and not REFERENCE.search(url):
             fields = {**url_fields(url), **fields}
         if "password_file" in fields:
-            found.add(str(fields["password_file"]))
-    return found
+            files.add(str(fields["password_file"]))
+    return files
 
 
 def _write_file(path: str, password: str) -> None:
@@ -647,10 +647,10 @@ def _hashes(client: Any, user: str) -> list[str]:
     reply = client.execute_command("ACL", "GETUSER", user)
     if reply is None:
         raise ConfigError(f"user {user!r} does not exist", "correct the entry")
-    found = dict(zip(reply[::2], reply[1::2], strict=False))
-    if b"nopass" in found[b"flags"]:
+    fields = dict(zip(reply[::2], reply[1::2], strict=False))
+    if b"nopass" in fields[b"flags"]:
         raise ConfigError(f"user {user!r} needs no password", "give it one: ACL SETUSER")
-    return [each.decode() for each in found[b"passwords"]]
+    return [hash_.decode() for hash_ in fields[b"passwords"]]
 
 
 def _add(client: Any, user: str, password: str) -> bool:
@@ -665,14 +665,14 @@ def _add(client: Any, user: str, password: str) -> bool:
 
 
 def _restore(client: Any, user: str, hashes: Iterable[str]) -> None:
-    client.execute_command("ACL", "SETUSER", user, *(f"#{each}" for each in hashes))
+    client.execute_command("ACL", "SETUSER", user, *(f"#{hash_}" for hash_ in hashes))
     _save(client)
 
 
 def _drop(client: Any, user: str, hashes: Iterable[str]) -> None:
     present = set(_hashes(client, user)).intersection(hashes)
     if present:
-        client.execute_command("ACL", "SETUSER", user, *(f"!{each}" for each in sorted(present)))
+        client.execute_command("ACL", "SETUSER", user, *(f"!{hash_}" for hash_ in sorted(present)))
         _save(client)
 
 
@@ -681,7 +681,7 @@ def _drop_others(client: Any, user: str, new: str) -> list[str]:
     hashes = _hashes(client, user)
     if new not in hashes:
         raise ConfigError(f"the new password of {user!r} is gone", "add it: ACL SETUSER")
-    others = [each for each in hashes if each != new]
+    others = [old for old in hashes if old != new]
     _drop(client, user, others)
     return others
 
@@ -689,9 +689,9 @@ def _drop_others(client: Any, user: str, new: str) -> list[str]:
 def _of_sentinels(client: Any) -> set[str]:
     """Return the users that Sentinels are logged in as."""
     return {
-        each.get("user", "default")
-        for each in client.client_list()
-        if each.get("name", "").startswith("sentinel-")
+        line.get("user", "default")
+        for line in client.client_list()
+        if line.get("name", "").startswith("sentinel-")
     }
 
 
@@ -723,8 +723,8 @@ def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> No
 def _refused(client: Any, user: str, seconds: float) -> list[str]:
     """Return the clients that were refused as a user in the last seconds."""
     names = []
-    for each in client.execute_command("ACL", "LOG", 100):
-        entry = dict(zip(each[::2], each[1::2], strict=False))
+    for reply in client.execute_command("ACL", "LOG", 100):
+        entry = dict(zip(reply[::2], reply[1::2], strict=False))
         age = float(entry[b"age-seconds"])
         if entry[b"reason"] == b"auth" and entry[b"username"] == user.encode() and age <= seconds:
             info = dict(
@@ -737,10 +737,10 @@ def _refused(client: Any, user: str, seconds: float) -> list[str]:
 def _config(client: Any, name: str) -> str:
     """Return a setting; empty if the user may not read it."""
     try:
-        found = client.config_get(name)
+        settings = client.config_get(name)
     except ResponseError:
         return ""
-    value = found.get(name, found.get(name.encode(), b""))
+    value = settings.get(name, settings.get(name.encode(), b""))
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

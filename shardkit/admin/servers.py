@@ -215,8 +215,8 @@ def sentinels_of(entry: Entry, where: str, timeout: float = TIMEOUT) -> Iterator
         try:
             yield sentinels
         finally:
-            for each in sentinels:
-                each.connection_pool.disconnect()
+            for sentinel in sentinels:
+                sentinel.connection_pool.disconnect()
 
 
 def servers_of_service(
@@ -226,15 +226,15 @@ def servers_of_service(
     service = entry.fields["sentinel"]["service"]
     shared = {name: value for name, value in entry.fields.items() if name not in _OF_SERVICES}
     with sentinels_of(entry, where, timeout) as sentinels:
-        for each in sentinels:
+        for sentinel in sentinels:
             with suppress(*ServerErrors):
-                found = [
-                    each.execute_command("SENTINEL MASTER", service),
-                    *each.sentinel_slaves(service),
+                replies = [
+                    sentinel.execute_command("SENTINEL MASTER", service),
+                    *sentinel.sentinel_slaves(service),
                 ]
                 return [
-                    (where, Entry({**shared, "host": said["ip"], "port": said["port"]}, where))
-                    for said in found
+                    (where, Entry({**shared, "host": server["ip"], "port": server["port"]}, where))
+                    for server in replies
                 ]
     raise ConfigServerError(
         f"{where}: no Sentinel knows the servers of {service!r}", "start them, or correct the entry"
@@ -300,15 +300,15 @@ def connected_clients(
     timeout = check_seconds("connected_clients", "timeout", timeout, 0.001)
     answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
     answers |= query_servers(entries_of((), config_server), _listed, timeout)
-    found: dict[tuple[str, int, str], ClientProcess] = {}
+    processes: dict[tuple[str, int, str], ClientProcess] = {}
     failed: dict[str, Exception] = {}
     for server, answer in answers.items():
         if isinstance(answer, Exception):
             failed[server] = answer
             continue
-        for each in answer:
-            _count(each, found)
-    return sorted(found.values(), key=lambda process: (process.host, process.pid)), failed
+        for line in answer:
+            _count(line, processes)
+    return sorted(processes.values(), key=lambda process: (process.host, process.pid)), failed
 
 
 def _listed(client: redis.Redis) -> list[Mapping[str, str]]:
@@ -316,32 +316,32 @@ def _listed(client: redis.Redis) -> list[Mapping[str, str]]:
         own = str(single.client_id())
         listed: list[Mapping[str, str]] = single.client_list()
         return [
-            each
-            for each in listed
-            if each["id"] != own and not _SERVERS_OWN & set(each.get("flags", ""))
+            line
+            for line in listed
+            if line["id"] != own and not _SERVERS_OWN & set(line.get("flags", ""))
         ]
 
 
-def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProcess]) -> None:
-    named = _NAME.fullmatch(each.get("name", ""))
-    library = " ".join(filter(None, [each.get("lib-name", ""), each.get("lib-ver", "")]))
+def _count(line: Mapping[str, str], processes: dict[tuple[str, int, str], ClientProcess]) -> None:
+    named = _NAME.fullmatch(line.get("name", ""))
+    library = " ".join(filter(None, [line.get("lib-name", ""), line.get("lib-ver", "")]))
     ours = _LIBRARY.match(library)
     if ours:
         library = f"shardkit {ours['version']}"
-    if _SENTINEL.fullmatch(each.get("name", "")):
+    if _SENTINEL.fullmatch(line.get("name", "")):
         library = "Sentinel"
     if named:
         host, pid = named["host"], int(named["pid"])
     else:
-        host, pid = each["addr"].rpartition(":")[0], 0
-    name = "" if library == "Sentinel" else each.get("name", "")
+        host, pid = line["addr"].rpartition(":")[0], 0
+    name = "" if library == "Sentinel" else line.get("name", "")
     key = host, pid, "" if pid else f"{library} {name}"
-    process = found.setdefault(key, ClientProcess(host, pid, library))
-    idle = int(each["idle"])
+    process = processes.setdefault(key, ClientProcess(host, pid, library))
+    idle = int(line["idle"])
     process.idle = min(process.idle, idle) if process.connections else idle
-    process.age = max(process.age, int(each["age"]))
+    process.age = max(process.age, int(line["age"]))
     process.connections += 1
-    process.users.add(each.get("user", "default"))
+    process.users.add(line.get("user", "default"))
     if named and named["epoch"]:
         process.epoch = max(process.epoch or 0, int(named["epoch"]))
     elif named and named["components"]:

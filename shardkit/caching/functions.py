@@ -226,7 +226,7 @@ class _Function:
         called = function, type(function).__call__  # an object's own
         self.awaits = any(map(inspect.iscoroutinefunction, called))
         kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction
-        if any(kind(each) for kind in kinds for each in called):
+        if any(kind(command) for kind in kinds for command in called):
             raise InvalidArgumentError(f"{self.owner}: it is a generator", "return a list instead")
         made = partial(_KeyTemplate, self.owner, self.signature)
         self.key = made("key", options.key, VALUES)

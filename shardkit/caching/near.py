@@ -73,7 +73,7 @@ def own(value: Any) -> Any:
     """Return a reply that its caller may change."""
     if type(value) in (list, set):
         return type(value)(map(own, value))
-    return {key: own(each) for key, each in value.items()} if type(value) is dict else value
+    return {key: own(item) for key, item in value.items()} if type(value) is dict else value
 
 
 class NearCopy:
@@ -343,7 +343,7 @@ def near_copies(
     max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
     are_several = isinstance(prefixes, Iterable) and not isinstance(prefixes, str)
     texts = set(prefixes) if are_several else {""}
-    if not all(is_text(each) and each for each in texts):
+    if not all(is_text(text) and text for text in texts):
         raise InvalidArgumentError(f"{owner}: prefixes={shown(prefixes)}", "give texts in a tuple")
     wanted = tuple(sorted(texts))
     for first, second in pairwise(sorted({*wanted, FENCE_KEY} if wanted else ())):

@@ -72,8 +72,8 @@ class NearLink:
         if isinstance(batch, Columns):  # it makes each command when asked
             rows, nears = batch.rows, repeat(usable.get(_component(batch.to)))
         else:
-            rows = [each.args for each in batch]
-            nears = [usable.get(_component(each.to)) for each in batch]
+            rows = [item.args for item in batch]
+            nears = [usable.get(_component(item.to)) for item in batch]
         for position, row, near in zip(range(len(batch)), rows, nears, strict=False):
             copy = near and near.copies.get(name_of(raw, row))
             if near and copy and copy.usable(near.max_age):
@@ -135,7 +135,7 @@ def _seconds(life: Reply) -> float:
 
 def _size(value: Any) -> int:
     if isinstance(value, dict):
-        return sum(_size(key) + _size(each) for key, each in value.items())
+        return sum(_size(key) + _size(item) for key, item in value.items())
     if isinstance(value, list | set):
         return sum(map(_size, value))
     return 50 + len(value) if isinstance(value, bytes | str) else 32

@@ -486,7 +486,7 @@ class FleetWatch:
                 homes.append((str(place), server_of(entry.address), database, entry.held))
             self._homes[component.name] = component, homes
         rows = []
-        for shard, address, database, held in homes:
+        for shard, address, database, moving in homes:
             server = self.servers.get(address)
             rows.append(
                 {
@@ -495,7 +495,7 @@ class FleetWatch:
                     "database": database,
                     "state": server.state if server else "unknown",
                     "keys": server.keys_in(database) if server else None,
-                    "held": held,
+                    "held": moving,
                 }
             )
         return rows

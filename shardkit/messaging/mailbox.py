@@ -191,7 +191,7 @@ class Mailboxes(Tagged[Face]):
     @operation
     def unread_many(self, owners: Sequence[str]) -> Operation[list[int]]:
         """Return `unread` of many mailboxes, in order. Cost: one exchange, O(1) each."""
-        return [unread for unread, *_ in (yield [self._call("counts", each) for each in owners])]
+        return [unread for unread, *_ in (yield [self._call("counts", owner) for owner in owners])]
 
     # ---- for recipients
 

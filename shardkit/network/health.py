@@ -103,20 +103,20 @@ class Health:
         """
         share = checked_share(threshold)
         counts = self.counts(components).values()
-        reachable, total = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
+        reachable, total = (sum(row) for row in zip(*counts, strict=True)) if counts else (0, 0)
         return reachable >= share * total and (reachable > 0 or not total)
 
     def counts(self, components: Collection[str] = ()) -> dict[str, tuple[int, int]]:
         """Return how many shards of components are reachable, and how many there are."""
-        found: dict[str, tuple[int, int]] = dict.fromkeys(components, (0, 1))
+        counts: dict[str, tuple[int, int]] = dict.fromkeys(components, (0, 1))
         for name in self.broken:
             if not components or name in components:
-                found[name] = (0, 1)
+                counts[name] = (0, 1)
         for name in self.ages:
             if not components or name in components:
                 own = [s.reachable for s in self.shards if s.shard.partition(":")[0] == name]
-                found[name] = (sum(own), len(own))
-        return found
+                counts[name] = (sum(own), len(own))
+        return counts
 
     def as_dict(self) -> dict[str, Any]:
         """Return the health as plain data, for JSON."""
@@ -225,7 +225,7 @@ def _health(
     outcomes: Outcomes,
     results: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
 ) -> Health:
-    by_address = {component.entry_of(shard).address: each for (component, shard), each in results}
+    by_address = {component.entry_of(shard).address: state for (component, shard), state in results}
     shards, ages, broken = [], {}, {}
     for name, component in outcomes.items():
         if isinstance(component, Exception):
@@ -241,9 +241,9 @@ def _health(
 def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ShardHealth` that INFO tells."""
     whole = bool(info) and all(
-        isinstance(each, Mapping) and "role" in each for each in info.values()
+        isinstance(node, Mapping) and "role" in node for node in info.values()
     )
-    nodes = [ServerFacts(info=each) for each in (info.values() if whole else [info])]
+    nodes = [ServerFacts(info=node) for node in (info.values() if whole else [info])]
     role = str(info.get("role", "")).replace("slave", "replica")
     lags = [lag for node in nodes if (lag := node.replication_lag) is not None]
     return {
@@ -296,19 +296,19 @@ def asgi(
             return
         if scope["type"] != "http":
             return
-        found = kit_in(scope) if kit is None else _kit(kit)
+        kit_there = kit_in(scope) if kit is None else _kit(kit)
         if scope["path"].rstrip("/").endswith("/live"):
-            status, body = _live(found)
-        elif found is not None and inspect.iscoroutinefunction(found.health):
+            status, body = _live(kit_there)
+        elif kit_there is not None and inspect.iscoroutinefunction(kit_there.health):
             try:
-                status, body = probe.answer(await found.health(seconds))
+                status, body = probe.answer(await kit_there.health(seconds))
             except Exception as error:
                 status, body = probe.failure(error)
         else:
             try:
-                status, body = await asyncio.to_thread(probe.ask, found, seconds)
+                status, body = await asyncio.to_thread(probe.ask, kit_there, seconds)
             except RuntimeError:  # as in `health_of`
-                status, body = probe.ask(found, seconds)
+                status, body = probe.ask(kit_there, seconds)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -333,8 +333,8 @@ def wsgi(
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
-        found = _kit(kit)
-        status, body = _live(found) if is_live else probe.ask(found, seconds)
+        kit_there = _kit(kit)
+        status, body = _live(kit_there) if is_live else probe.ask(kit_there, seconds)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)

@@ -209,7 +209,7 @@ def judge(
         if row.target.node and master and master.info and link == "down":
             refused = refused_copy(master.info, row.server.info, row.server.reads_later)
             problems += [] if refused is None else [refused]
-        problems = [_with_role(each, row, rows, master) for each in problems]
+        problems = [_with_role(problem, row, rows, master) for problem in problems]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
             JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
@@ -231,9 +231,9 @@ def _with_role(
     if problem.kind == WRONG_ROLE and row.server.role == "master":
         port = server.rpartition(":")[2]  # it may have several names
         follows = [
-            not each.server.role or str(each.server.info.get("master_port")) == port
-            for each in rows
-            if each.target.shard == row.target.shard and not each.target.node
+            not one.server.role or str(one.server.info.get("master_port")) == port
+            for one in rows
+            if one.target.shard == row.target.shard and not one.target.node
         ]
         if follows and all(follows):
             text, remedy = "is the master instead", "after a failover: shardkit config pull"
@@ -251,9 +251,7 @@ def _with_role(
         return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
     if not row.target.entry.replicas:
         return problem
-    nodes = [
-        each.server for each in rows if each.target.node and each.target.shard == row.target.shard
-    ]
+    nodes = [one.server for one in rows if one.target.node and one.target.shard == row.target.shard]
     there = [facts for facts in nodes if facts.role == "replica"]
     if successor := next((facts for facts in nodes if facts.role == "master"), None):
         remedy = f"{successor.address} is a master by now: shardkit config pull updates a map file"
@@ -427,7 +425,7 @@ def refused_copy(
         )
     if valkey or not to_valkey or version_of(info) < (7, 4):
         return None
-    if any(isinstance(each, Mapping) and each.get("subexpiry") for each in info.values()):
+    if any(isinstance(counts, Mapping) and counts.get("subexpiry") for counts in info.values()):
         return ServerProblem(
             COPY,
             "is a Valkey, which cannot read hashes whose fields expire, or did, from Redis 7.4 and "
@@ -564,10 +562,10 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
         return ""
     [(likely, count)] = Counter(placed[key] for key in others).most_common(1)
     where = "other shards" if count < NEARLY * len(others) else f"shard {likely}"
-    found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
+    problem = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
     if sum(hash_tag(key) != key for key in others) < NEARLY * len(others):
-        return found
-    return f"{found}, by the {{tag}} in them: whole keys may have been hashed before"
+        return problem
+    return f"{problem}, by the {{tag}} in them: whole keys may have been hashed before"
 
 
 # ---- the config server

@@ -270,7 +270,7 @@ def survey(
         more if thorough).
     """
     wanted = list(targets)
-    logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(wanted))
+    logins, failed = logins_of((n, target.where, target.entry) for n, target in enumerate(wanted))
     longest = max((len(login.databases) for login in logins), default=0)
 
     def ask(login: Login[int]) -> list[ServerFacts]:
@@ -288,9 +288,9 @@ def survey(
     for at, login in enumerate(logins):
         answer = answers[at]
         facts = [_failed(answer)] if isinstance(answer, Exception) else answer
-        named = [each if each.address else replace(each, address=login.address) for each in facts]
+        named = [node if node.address else replace(node, address=login.address) for node in facts]
         for n, number in login.databases.items():
-            surveyed[n] = [SurveyedEntry(wanted[n], number, each) for each in named]
+            surveyed[n] = [SurveyedEntry(wanted[n], number, node) for node in named]
     return [row for n in range(len(wanted)) for row in surveyed[n]]
 
 
@@ -327,7 +327,7 @@ def _ask_cluster(fields: Mapping[str, Any], timeout: float, thorough: bool) -> l
     members = sorted(
         map(
             _NodeInfo.read,
-            (each for each in nodes.items() if not _ABSENT & set(each[1]["flags"].split(","))),
+            (node for node in nodes.items() if not _ABSENT & set(node[1]["flags"].split(","))),
         )
     )
     queries: dict[_NodeInfo, Callable[[], list[ServerFacts]]] = {}
@@ -339,9 +339,9 @@ def _ask_cluster(fields: Mapping[str, Any], timeout: float, thorough: bool) -> l
         queries[member] = partial(_ask, own, timeout, (), thorough, written)
     facts = []
     for member, answer in query_all(queries, timeout).items():
-        each = _failed(answer) if isinstance(answer, Exception) else answer[0]
+        server = _failed(answer) if isinstance(answer, Exception) else answer[0]
         host = fields.get("host", "localhost") if member.is_self else member.host
-        facts.append(replace(each, address=f"{host}:{member.port}", node=member.name))
+        facts.append(replace(server, address=f"{host}:{member.port}", node=member.name))
     return facts
 
 
@@ -359,7 +359,7 @@ class _NodeInfo(NamedTuple):
         address, node = item
         host, _, port = address.rpartition(":")
         flags = node["flags"].split(",")
-        ranges = [(int(each[0]), int(each[-1])) for each in node["slots"]]
+        ranges = [(int(span[0]), int(span[-1])) for span in node["slots"]]
         slots = ",".join(f"{a}-{b}" if a < b else str(a) for a, b in ranges)
         name = "replica" if "slave" in flags else f"slots {slots or 'none'}"
         order = (ranges[0][0] if ranges else SLOTS, address)
@@ -412,8 +412,8 @@ def server_facts(
         facts = replace(facts, own_connections=_own_connections(client, info))
     with client.client() as own:  # one connection, closed afterwards: it selects databases
         check_replies(own, reports=True)
-        found = {number: _database(own, number, thorough) for number in sorted(databases)}
-    return replace(facts, databases=found)
+        numbered = {number: _database(own, number, thorough) for number in sorted(databases)}
+    return replace(facts, databases=numbered)
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -431,8 +431,8 @@ def _own_connections(client: Any, info: Mapping[str, Any]) -> int | None:
     except ResponseError:  # the user has no right to
         return None
     return sum(
-        each.get("name", "").startswith("shardkit:") or "(shardkit_v" in each.get("lib-name", "")
-        for each in listed
+        line.get("name", "").startswith("shardkit:") or "(shardkit_v" in line.get("lib-name", "")
+        for line in listed
     )
 
 
@@ -510,7 +510,7 @@ def missing_rights(client: Any, commands: Sequence[str] = _USED) -> tuple[str, .
     connection = client.connection_pool.get_connection()
 
     def send(*commands: str) -> None:
-        connection.send_packed_command(connection.pack_commands(each.split() for each in commands))
+        connection.send_packed_command(connection.pack_commands(text.split() for text in commands))
         for command in commands:
             try:
                 connection.read_response()

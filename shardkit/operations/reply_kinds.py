@@ -50,9 +50,9 @@ def _are_pairs(reply: object) -> bool:
 def _are_ranked(reply: object) -> bool:
     """Return whether a reply is a list of texts, or in RESP3 of pairs of a text and a number."""
     return isinstance(reply, list) and all(
-        isinstance(each, bytes | str)
-        or (isinstance(each, list) and len(each) == 2 and isinstance(each[1], float | int))
-        for each in reply
+        isinstance(element, bytes | str)
+        or (isinstance(element, list) and len(element) == 2 and isinstance(element[1], float | int))
+        for element in reply
     )
 
 
@@ -65,7 +65,7 @@ def _is_page(reply: object) -> bool:
 
 
 def _is_time(reply: object) -> bool:
-    return are_texts(reply) and len(reply) == 2 and all(each and each.isdigit() for each in reply)
+    return are_texts(reply) and len(reply) == 2 and all(part and part.isdigit() for part in reply)
 
 
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
@@ -141,11 +141,11 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
         if isinstance(batch, list | Columns) and isinstance(replies, list)
     )
     every = [(_is_right(*pair), *pair) for pair in pairs]
-    wrong = [each for each in every if each[0] is False] or [each for each in every if not each[0]]
+    wrong = [case for case in every if case[0] is False] or [case for case in every if not case[0]]
     if not wrong:
         return None
     shapes = Counter(_shape(reply) for _, _, reply in every)
-    _, request, reply = min(wrong, key=lambda each: shapes[_shape(each[2])])
+    _, request, reply = min(wrong, key=lambda case: shapes[_shape(case[2])])
     unexpected = UnexpectedReply(
         f"the reply to {request.name} cannot be used ({type(error).__name__}): {reply!r:.60}",
         "see by `shardkit status` what answers there, and report it if that is Redis or Valkey",

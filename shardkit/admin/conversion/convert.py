@@ -187,9 +187,9 @@ class _Copy:
         count = 0
         for page in self._pages(step):
             count += sum(value is not None for _, value in page)
-            found = self._form.sync(page)
-            self.copied += len(found)
-            differing |= found
+            changed = self._form.sync(page)
+            self.copied += len(changed)
+            differing |= changed
             differing -= self._follow()
         self.entries = count
         for names in pages(self._form.names(), _PAGE):
@@ -203,9 +203,9 @@ class _Copy:
                         "check that the servers have their data. If the keys were deleted after "
                         "the conversion, nothing is left to do",
                     )
-            found = self._form.sync([(name, None) for name in gone]) if gone else set()
-            self.removed += len(found)
-            differing |= found
+            changed = self._form.sync([(name, None) for name in gone]) if gone else set()
+            self.removed += len(changed)
+            differing |= changed
             differing -= self._follow()
         if differing:  # a change that was read may be reported only now
             self._wait_until_told()
@@ -242,7 +242,7 @@ class _Copy:
             with at_work(self._share):
                 cursor, keys = client.scan(cursor or 0, match=self._pattern.glob, count=_SCAN)
             cursor = int(cursor)
-            named = [(key, found) for key in keys if (found := self._pattern.field_of(key))]
+            named = [(key, field) for key in keys if (field := self._pattern.field_of(key))]
             if self._by_key:
                 for slice_ in self._slices.of(named):
                     rows = self._values(database, slice_)
@@ -298,14 +298,12 @@ class _Copy:
         cursor: Any = None
         while cursor != 0:
             with at_work(self._share):
-                cursor, found = scan(key, cursor or 0, count=_PAGE)
+                cursor, page = scan(key, cursor or 0, count=_PAGE)
             cursor = int(cursor)
-            if isinstance(found, dict):
-                entries = list(found.items())
+            if isinstance(page, dict):
+                entries = list(page.items())
             else:
-                entries = [
-                    each if isinstance(each, tuple) else (each, day or True) for each in found
-                ]
+                entries = [row if isinstance(row, tuple) else (row, day or True) for row in page]
             yield [(key, name, value) for name, value in entries]
 
     def _list(self, database: Database, key: bytes) -> Iterator[list[Row]]:
@@ -332,13 +330,13 @@ class _Copy:
                         pipe.execute_command("EXISTS", self._pattern.key_of(name))
                     else:
                         pipe.execute_command(_CONTAINS[kind], key, name)
-                found = pipe.execute(raise_on_error=False)
-            for reply in found:  # another node of the cluster has the key's slot
+                replies = pipe.execute(raise_on_error=False)
+            for reply in replies:  # another node of the cluster has the key's slot
                 if isinstance(reply, Exception) and not isinstance(reply, MovedError):
                     raise reply
-            found = [None if isinstance(reply, MovedError) else reply for reply in found]
-            gone = [reply is None if kind == "zset" else not reply for reply in found]
-            left = dict(each for each, is_gone in zip(left.items(), gone, strict=True) if is_gone)
+            replies = [None if isinstance(reply, MovedError) else reply for reply in replies]
+            gone = [reply is None if kind == "zset" else not reply for reply in replies]
+            left = dict(item for item, is_gone in zip(left.items(), gone, strict=True) if is_gone)
         return list(left)
 
     # ---- changes

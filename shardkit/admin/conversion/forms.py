@@ -56,7 +56,7 @@ class Pattern:
     text: str
 
     def __post_init__(self) -> None:
-        unknown = [each for each in re.findall(r"<(\w+)>", self.text) if each not in _KINDS]
+        unknown = [word for word in re.findall(r"<(\w+)>", self.text) if word not in _KINDS]
         if unknown or not self.variables:
             listed = ", ".join(f"<{kind}>" for kind in _KINDS)
             raise InvalidArgumentError(
@@ -133,15 +133,15 @@ def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
             values[key] = _tokens(key)
             shapes[type_, tuple(map(_shape, values[key]))].append(key)
     shapes = _with_texts(shapes)
-    found = []
+    result = []
     for (type_, shape), members in shapes.items():
         tokens = [values[key] for key in members]
         text = ""
         for n, kind in enumerate(token.kind for token in shape):
-            seen = {each[n].text for each in tokens}
+            seen = {key_tokens[n].text for key_tokens in tokens}
             text += f"<{kind}>" if len(seen) > 1 else seen.pop().decode("utf-8", "surrogateescape")
-        found.append(KeyFamily(type_, text, members))
-    return sorted(found, key=lambda family: (-len(family.keys), family.text))
+        result.append(KeyFamily(type_, text, members))
+    return sorted(result, key=lambda family: (-len(family.keys), family.text))
 
 
 def _tokens(key: bytes) -> tuple[_NamePart, ...]:
@@ -187,7 +187,7 @@ def _with_texts(
             if sum(shape[at].kind == "word" for _, shape in group) > _MANY:
                 type_, shape = group[0]
                 joined = (type_, (*shape[:at], _NamePart("text", b""), *shape[at + 1 :]))
-                members = [key for each in group for key in shapes.pop(each)]
+                members = [key for old in group for key in shapes.pop(old)]
                 shapes.setdefault(joined, []).extend(members)
     return shapes
 
@@ -349,17 +349,17 @@ class StructureForm:
             InvalidArgumentError: the structure cannot store it; names ``key``.
         """
         try:
-            found: Any = name.decode()
+            member: Any = name.decode()
             if (
                 self.conversion.into == "packed"
                 or self.conversion.parameters.get("members") == "int"
             ):
-                found = int(found)
-                if b"%d" % found != name:
-                    raise ValueError(f"{found} has another spelling")
+                member = int(member)
+                if b"%d" % member != name:
+                    raise ValueError(f"{member} has another spelling")
             if isinstance(raw, Timed):
-                return found, Timed(self._value(self.conversion, raw.value), raw.due)
-            return found, None if raw is None else self._value(self.conversion, raw)
+                return member, Timed(self._value(self.conversion, raw.value), raw.due)
+            return member, None if raw is None else self._value(self.conversion, raw)
         except (ValueError, TypeError, ShardKitError) as error:
             raise InvalidArgumentError(
                 f"{key}: {self.conversion.into} cannot store it: {error}",
@@ -424,7 +424,7 @@ class StructureForm:
             case "hash":
                 return list(structure.hmget(names))
             case "set":
-                return [found or None for found in structure.smismember(names)]
+                return [is_member or None for is_member in structure.smismember(names)]
             case "sorted_set":
                 return list(structure.zmscore(names))
         records = structure.get_many(names)

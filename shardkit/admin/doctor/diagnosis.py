@@ -94,7 +94,7 @@ class Diagnosis:
     def findings(self) -> list[Finding]:
         """Everything that is wrong, structures first."""
         reports = (*self.structures, *self.others)
-        return [*self.broken, *(each for report in reports for each in report.findings)]
+        return [*self.broken, *(finding for report in reports for finding in report.findings)]
 
     @property
     def healthy(self) -> bool:
@@ -109,12 +109,12 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         structure = scan.structures[key]
         group = KeyGroup(*key, "")
         statistics = scan.groups.get(group, KeyStatistics())
-        found = (
+        findings = (
             *_beyond(group, statistics, structure),
             *_planned(scan, structure),
             *_rest(group, statistics),
         )
-        structures.append(GroupReport(group, structure, statistics, found))
+        structures.append(GroupReport(group, structure, statistics, findings))
     others = [
         GroupReport(
             group, None, statistics, (*_beyond(group, statistics, None), *_rest(group, statistics))
@@ -295,8 +295,10 @@ def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
 def apply_changes(changes: Iterable[LimitChange]) -> list[LimitChange]:
     """Raise limits until the servers restart; return the changes with their outcomes."""
     return [
-        replace(each, error=_failure(each.server.client.config_set, each.setting, each.after))
-        for each in changes
+        replace(
+            change, error=_failure(change.server.client.config_set, change.setting, change.after)
+        )
+        for change in changes
     ]
 
 

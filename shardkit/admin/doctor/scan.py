@@ -158,7 +158,7 @@ class KeyStatistics:
 def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: float) -> None:
     at = (excess.setting, excess.limit)
     known = worst.get(at, WorstExcess(excess, 0))
-    worse = max(known.excess, excess, key=lambda each: each.found)
+    worse = max(known.excess, excess, key=lambda excess_: excess_.found)
     worst[at] = WorstExcess(worse, known.keys + weight)
 
 
@@ -218,8 +218,10 @@ class ScanResult:
 
     def limits_of(self, component: str) -> set[Limits]:
         """Return the different limits of a component's servers."""
-        found = (self.servers[each].limits for each in self.component_servers.get(component, ()))
-        return {limits for limits in found if limits is not None}
+        limits_ = (
+            self.servers[server].limits for server in self.component_servers.get(component, ())
+        )
+        return {limits for limits in limits_ if limits is not None}
 
 
 def scan(
@@ -264,7 +266,7 @@ class _Scanner:
         reachable = self._visit_all("finding structures", databases, self._find_structures)
         for name in self._components:
             structures = self._result.structures
-            self._names[name] = {each.encode() for owner, each in structures if owner == name}
+            self._names[name] = {name_.encode() for owner, name_ in structures if owner == name}
         self._visit_all("inspecting keys", reachable, self._inspect_database)
         for structure in self._result.structures.values():
             statistics = self._result.groups.get(KeyGroup(structure.component, structure.name, ""))
@@ -316,12 +318,12 @@ class _Scanner:
             for key in page:
                 pipe.hgetall(key)
             for key, fields in zip(page, pipe.execute(raise_on_error=False), strict=True):
-                found = _described(component, key, fields)
+                described = _described(component, key, fields)
                 with self._lock:
-                    if isinstance(found, StoredStructure):
-                        self._result.structures[component, found.name] = found
-                    elif found:
-                        self._result.broken[component, key] = found
+                    if isinstance(described, StoredStructure):
+                        self._result.structures[component, described.name] = described
+                    elif described:
+                        self._result.broken[component, key] = described
 
     # ---- then: the keys
 
@@ -394,12 +396,12 @@ class _Scanner:
             owned_by.setdefault(component.shard_of(key), []).append(key)
         for shard, owned in owned_by.items():
             try:
-                found = self._kit.driver.run(inspect_keys(shard, owned))
+                samples = self._kit.driver.run(inspect_keys(shard, owned))
             except (ShardErrors, ShardKitError) as error:
                 self._result.failures.setdefault(str(shard), error)
                 continue
             limits = next(iter(self._result.limits_of(component.name)), None)
-            self._add(shard, limits, found, 1.0)
+            self._add(shard, limits, samples, 1.0)
 
 
 def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:
@@ -472,15 +474,15 @@ def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Data
     """Return the databases of a shard: one, or on a cluster one for each master."""
     client = kit.clients.get(component, shard.number, raw=True)
     if isinstance(client, redis.RedisCluster):
-        found = [
+        databases = [
             Database(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
             for node in client.get_primaries()  # type: ignore[no-untyped-call]
         ]
     else:
-        found = [Database(shard, component.entry_of(shard).address, client)]
-    for each in found:
-        check_replies(each.client, reports=True)
-    return found
+        databases = [Database(shard, component.entry_of(shard).address, client)]
+    for database in databases:
+        check_replies(database.client, reports=True)
+    return databases
 
 
 def databases_with(kit: ShardKit, *names: str) -> list[Database]:
@@ -489,13 +491,13 @@ def databases_with(kit: ShardKit, *names: str) -> list[Database]:
     Raises:
         ConfigError: there is no such component, or an entry cannot be used.
     """
-    found = (
+    databases = (
         database
         for name in names
         for shard in distinct_shards(kit.component(name))
         for database in databases_of(kit, kit.component(name), shard)
     )
-    return list({database.address: database for database in found}.values())
+    return list({database.address: database for database in databases}.values())
 
 
 def server_info(database: Database) -> ServerInfo:

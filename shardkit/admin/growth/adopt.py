@@ -192,8 +192,8 @@ def adopt(
             notes=("one server needs no placement",),
             next=_next(component, 2),
         )
-    keys = [route.of_all(each) for each in samples]
-    rules = list(placements) or list(_rules([_place_of(each) for each in entries], names))
+    keys = [route.of_all(keys_) for keys_ in samples]
+    rules = list(placements) or list(_rules([_place_of(entry) for entry in entries], names))
     fits = _fits(rules, keys, progress, given=bool(placements))
     best = fits[0]
     total = sum(map(len, samples))
@@ -219,12 +219,12 @@ def adopt(
                 "they differ for keys with braces. Check which your program uses"
             )
     servers = _servers(entries, samples, keys, best, proposed=not problem)
-    found = Adoption(
+    adoption = Adoption(
         component, tuple(servers), tuple(fits[:_LISTED]), len(rules), alike=tuple(alike)
     )
     if problem:
-        return replace(found, problem=problem, remedy=remedy)
-    empty = [each.address for each in servers if not each.sampled]
+        return replace(adoption, problem=problem, remedy=remedy)
+    empty = [server.address for server in servers if not server.sampled]
     if empty:
         notes.append(f"no keys are on {', '.join(empty)}: nothing confirms their shard numbers")
     if best.order != tuple(numbers):
@@ -242,7 +242,7 @@ def adopt(
         routes=tuple(routes),
     )
     return replace(
-        found,
+        adoption,
         placement=best.placement,
         shard_map=ShardMap({component: adopted}),
         notes=tuple(notes),
@@ -351,27 +351,27 @@ def _rules(places: Sequence[Place], names: Sequence[str]) -> Iterator[str]:
         for form in _COUNTED_NAMES
         for start in (0, 1)
     ]
-    for each in addresses:
+    for spelled in addresses:
         for hash_ in TWEMPROXY:
             for distribution in ("ketama", "modula"):
                 for pair in ("", "{}"):
                     options = {"hash": hash_, "distribution": distribution}
                     if pair:
                         options["hash_tag"] = pair
-                    yield _rule("twemproxy", names=each, **options)
-        yield from (_rule(name, names=each) for name in ("libmemcached", "django-redis"))
-        yield from (_rule("predis", names=each, distributor=d) for d in ("hashring", "ketama"))
-        yield _rule("redis-rb", names=each)
+                    yield _rule("twemproxy", names=spelled, **options)
+        yield from (_rule(name, names=spelled) for name in ("libmemcached", "django-redis"))
+        yield from (_rule("predis", names=spelled, distributor=d) for d in ("hashring", "ketama"))
+        yield _rule("redis-rb", names=spelled)
         for tag in _TAG:
-            yield _rule("envoy", names=each, **tag)
-            yield _rule("envoy", names=each, hash="murmur_hash_2", **tag)
-            yield _rule("envoy", names=each, lb="maglev", **tag)
-    for each in [*addresses, *([] if given else numbered)]:
-        yield _rule("go-redis", names=each)
-        yield _rule("uhashring", names=each)
-        yield from (_rule("redis-shard", names=each, hash=h) for h in ("crc32", "md5", "sha1"))
+            yield _rule("envoy", names=spelled, **tag)
+            yield _rule("envoy", names=spelled, hash="murmur_hash_2", **tag)
+            yield _rule("envoy", names=spelled, lb="maglev", **tag)
+    for spelled in [*addresses, *([] if given else numbered)]:
+        yield _rule("go-redis", names=spelled)
+        yield _rule("uhashring", names=spelled)
+        yield from (_rule("redis-shard", names=spelled, hash=h) for h in ("crc32", "md5", "sha1"))
         for hash_ in ("murmur", "md5"):
-            yield from (_rule("jedis", names=each, hash=hash_, **tag) for tag in _TAG)
+            yield from (_rule("jedis", names=spelled, hash=hash_, **tag) for tag in _TAG)
 
 
 _TAG: tuple[Mapping[str, bool], ...] = ({}, {"hash_tag": True})
@@ -385,11 +385,11 @@ def _rule(name: str, **options: Any) -> str:
 def _addressed(places: Sequence[Place]) -> list[list[str]]:
     """Return the names that programs give to servers by default: parts of their addresses."""
     forms = (
-        [str(each.server) for each in places],
-        [each.server.host for each in places],
-        [str(each) for each in places],
-        [f"redis://{each}" for each in places],
-        [f"redis://{each.server}" for each in places],
+        [str(place.server) for place in places],
+        [place.server.host for place in places],
+        [str(place) for place in places],
+        [f"redis://{place}" for place in places],
+        [f"redis://{place.server}" for place in places],
     )
     return [form for form in forms if len(set(form)) == len(places)]
 
@@ -410,13 +410,13 @@ def _fits(
     rules: Sequence[str], keys: Sequence[Sequence[Key]], progress: Progress, *, given: bool
 ) -> list[RuleFit]:
     """Return how well rules fit, the best first; all are tried on a few keys, the best on all."""
-    few = [each[: max(4, _SCREENED // len(keys))] for each in keys]
+    some_keys = [sample[: max(4, _SCREENED // len(keys))] for sample in keys]
     screened: list[RuleFit] = []
     for n, rule in enumerate(rules, 1):
         if n % 10 == 0:
             progress(f"trying rule {n} of {len(rules)}")
         try:
-            screened.append(_fit(rule, few))
+            screened.append(_fit(rule, some_keys))
         except ConfigError:  # a library is missing, or there are too many servers for it
             if given:
                 raise
@@ -424,14 +424,14 @@ def _fits(
     best = [fit for fit in screened if fit.keys == screened[0].keys]
     chosen = screened[: max(_BEST, len(best))]
     progress(f"trying {counted(len(chosen), 'rule')} on all keys")
-    fits = [_fit(each.placement, keys) for each in chosen]
+    fits = [_fit(fit.placement, keys) for fit in chosen]
     return sorted(fits, key=lambda fit: (-fit.keys, fit.order != tuple(range(len(keys)))))
 
 
 def _fit(rule: str, keys: Sequence[Sequence[Key]]) -> RuleFit:
     count = len(keys)
     place = placement_of_all(rule, count)
-    votes = [Counter(place(each)) for each in keys]
+    votes = [Counter(place(sample)) for sample in keys]
     orders = [tuple(range(count)), _voted(votes)]
     # The given order counts unless another one explains more keys.
     order = max(orders, key=lambda order: sum(votes[n][s] for s, n in enumerate(order)))
@@ -446,7 +446,7 @@ def _voted(votes: Sequence[Counter[int]]) -> tuple[int, ...]:
     count = len(votes)
     ballots = sorted(
         ((votes[n][shard], n, shard) for n in range(count) for shard in votes[n]),
-        key=lambda each: -each[0],
+        key=lambda vote: -vote[0],
     )
     order: dict[int, int] = {}
     placed: set[int] = set()
@@ -465,7 +465,7 @@ def _problem(
     if not total:
         return "the servers hold no keys", "describe the component in a shard map by hand"
     # Keys with one tag are one witness.
-    witnesses = len({hash_tag(bytes(each)) for some in keys for each in some})  # type: ignore[arg-type]
+    witnesses = len({hash_tag(bytes(key)) for some in keys for key in some})  # type: ignore[arg-type]
     wrong = witnesses * (total - best.keys) // total
     count = len(keys)
     chance = (

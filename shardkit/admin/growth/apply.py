@@ -137,11 +137,11 @@ def plan_apply(
             plan = None
             if step.kind in _MOVING:
                 plan = _with_loads(work(before, hold, offline, vacated)[1], filled)
-                problems += [f"{step}: {each}" for each in plan.problems]
+                problems += [f"{step}: {problem}" for problem in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
             problems += [
-                f"{step}: {each}" for each in find.obstacles(step, before, vacated, filled)
+                f"{step}: {problem}" for problem in find.obstacles(step, before, vacated, filled)
             ]
             vacated |= find.places(before) - find.places(state)
             steps.append(replace(step, plan=plan))
@@ -223,7 +223,7 @@ def _with_loads(plan: MovePlan, filled: dict[Place, tuple[float, float]]) -> Mov
     """Return a plan with the keys that earlier steps will have brought to its sources."""
     sources = list(map(Place.parse, plan.sources))
     if any(source in filled for source in sources):
-        keys, memory = map(sum, zip(*(filled.get(each, (0, 0)) for each in sources), strict=True))
+        keys, memory = map(sum, zip(*(filled.get(at, (0, 0)) for at in sources), strict=True))
         seconds = plan.expected.slowness * duration(KEYS, round(keys), memory)
         expected = Expected.of(seconds, [])
         plan = replace(
@@ -245,7 +245,7 @@ def _stale(config: Any, shard_map: ShardMap) -> str:
     if shard_map.epoch in (None, epoch):
         return ""
     own = _digest(shard_map)
-    if any(each.kind == "apply" and each.phase == own for each in read_changes(config)):
+    if any(run.kind == "apply" and run.phase == own for run in read_changes(config)):
         return ""
     return (
         f"{shard_map.source} is of epoch {shard_map.epoch}, and the entries of {epoch}: bring it "
@@ -258,7 +258,7 @@ def _wait_for_the_killed(config: Any) -> None:
     end = time.monotonic() + _WAIT
     while time.monotonic() < end:
         now = now_of(config)
-        if not any(each.kind == "apply" and each.is_open(now) for each in read_changes(config)):
+        if not any(run.kind == "apply" and run.is_open(now) for run in read_changes(config)):
             with suppress(GrowthError), journal.lease(config):
                 return
         time.sleep(0.2)
@@ -266,8 +266,8 @@ def _wait_for_the_killed(config: Any) -> None:
 
 def _open_moves(config: Any) -> list[Move]:
     """Return the open moves of earlier runs; moves of others are refused as overlapping."""
-    runs = {each.id for each in read_changes(config) if each.kind == "apply"}
-    return [each for each in journal.read_all(config) if each.within in runs and not each.is_over]
+    runs = {run.id for run in read_changes(config) if run.kind == "apply"}
+    return [move for move in journal.read_all(config) if move.within in runs and not move.is_over]
 
 
 def _resumed(move: Move) -> ApplyStep:
@@ -301,7 +301,7 @@ class _Steps:
         return place and Place(self._known(place.server), place.database)
 
     def places(self, components: Components) -> set[Place]:
-        every = (entry for each in components.values() for _, entry in each.entries())
+        every = (entry for component in components.values() for _, entry in component.entries())
         return {place for entry in every if (place := self._place(entry)) is not None}
 
     def touched(self) -> list[str]:
@@ -315,7 +315,7 @@ class _Steps:
         """Yield each step with the components before and after it, and its work."""
         for _ in range(_MOST_STEPS):
             ways, names = self._ways(state)
-            found = (
+            chosen = (
                 self._detached(state)
                 or self._moved(state, ways, names)
                 or self._split(state)
@@ -324,9 +324,9 @@ class _Steps:
                 or self._retired(state)
                 or self._pushed(state)
             )
-            if found is None:
+            if chosen is None:
                 return
-            step, changed, work = found
+            step, changed, work = chosen
             after = {**state, **changed}
             if step.kind == "retire":
                 after.pop(step.what[0])
@@ -342,10 +342,10 @@ class _Steps:
             if name in state:
                 now = state[name].without_problem()
                 layouts = [
-                    (len(each.shards), each.placement)
-                    if each.shards
-                    else (0, bool(each.entry and each.entry.is_cluster))
-                    for each in (now, wanted)
+                    (len(component.shards), component.placement)
+                    if component.shards
+                    else (0, bool(component.entry and component.entry.is_cluster))
+                    for component in (now, wanted)
                 ]
                 yield now, wanted, layouts[0] != layouts[1]
 
@@ -374,8 +374,8 @@ class _Steps:
                         "has to move",
                     )
                 if any(
-                    self._same(relocation.address_of(each), target.server)
-                    for each in entry.replicas
+                    self._same(relocation.address_of(replica), target.server)
+                    for replica in entry.replicas
                 ):
                     raise GrowthError(
                         f"{shard}: the map has a replica, {target.server}, as the master",
@@ -421,7 +421,7 @@ class _Steps:
                     "choose a database that nothing uses",
                 )
         taken = set(ways.values())
-        order = sorted(ways, key=lambda each: (ways[each] in used, each not in taken))
+        order = sorted(ways, key=lambda place: (ways[place] in used, place not in taken))
         source, final = order[0], ways[order[0]].server
         over = self._between(state, names[source][0], source.server, final)
         return self._move(state, {source: over}, names)
@@ -435,7 +435,7 @@ class _Steps:
         taken: Collection[Place] = (),
     ) -> Place:
         """Return a database that nothing uses or will use, on a server other than ``left``."""
-        both = {**state, **{f"wanted {n}": each for n, each in self._wanted.items()}}
+        both = {**state, **{f"wanted {n}": component for n, component in self._wanted.items()}}
         logins = {self._known(at): login for at, login in relocation.masters_in(both.values())}
         used = self.places(both)
         for server in sorted(logins, key=lambda at: at == final):
@@ -513,7 +513,7 @@ class _Steps:
         ]
 
     def _detached(self, state: Components) -> _Found:
-        stay = {name: each for name, each in state.items() if name not in self._wanted}
+        stay = {name: component for name, component in state.items() if name not in self._wanted}
         kept = {replica for _, replica in self._replicas({**stay, **self._wanted})}
         gone = [pair for pair in self._replicas(state) if pair[1] not in kept]
         if not gone:
@@ -556,7 +556,7 @@ class _Steps:
         return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
     def _pushed(self, state: Components) -> _Found:
-        new = {n: each for n, each in self._wanted.items() if not each.same_as(state.get(n))}
+        new = {n: new_ for n, new_ in self._wanted.items() if not new_.same_as(state.get(n))}
         if not new:
             return None
 
@@ -580,7 +580,7 @@ class _Steps:
             for name in sorted(new.keys() - state.keys()):
                 if left := sorted(self.places({name: new[name]}) & vacated):
                     yield f"{name} would get {left[0]}, which others leave: choose another one"
-            entries = [entry for each in new.values() for _, entry in each.entries()]
+            entries = [entry for component in new.values() for _, entry in component.entries()]
             later = {entry.address for entry in entries if self._place(entry) in arriving}
             for finding in preflight(state, new):
                 if not finding.warning and finding.address not in later:

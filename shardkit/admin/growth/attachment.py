@@ -90,7 +90,7 @@ def attach_replica(
     again = f"again: shardkit replicas attach {replica} --to {to}"
     with (
         explaining(lambda: f"{replica} is not yet attached to {to}", lambda: again),
-        lease(config) as held,
+        lease(config) as leased,
         ExitStack() as stack,
     ):
         components = read_components(config)
@@ -107,21 +107,21 @@ def attach_replica(
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         role = servers.role_of(new)
         if role.is_master:
-            with held.marking(new):
-                servers.replicate(new, source, login, held.order)
+            with leased.marking(new):
+                servers.replicate(new, source, login, leased.order)
             servers.persist_roles(new)
-        servers.wait_for_copy(master, new, copy_timeout, f"and {again}", held.check)
+        servers.wait_for_copy(master, new, copy_timeout, f"and {again}", leased.check)
         named = bool(known.entries_on(source))
         epoch = push_changed(
-            held,
+            leased,
             lambda components: relocation.with_replica(components, source, target, same, zone),
             f"{target} replicates {source}",
         )
         now = read_components(config).values()
         if named and not relocation.entries_on(now, source, same):
             if role.is_master:
-                with held.marking(master):
-                    held.order(new, "REPLICAOF", "NO", "ONE")
+                with leased.marking(master):
+                    leased.order(new, "REPLICAOF", "NO", "ONE")
                 servers.persist_roles(new)
             raise GrowthError(
                 f"entries have stopped naming {source} during the copy, so none names {target}",
@@ -143,13 +143,13 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
         servers.connected_to(source, login) as master,
         servers.connected_to(target, login) as new,
     ):
-        said: list[dict[str, Any]] = []
+        infos: list[dict[str, Any]] = []
         for server, client in ((source, master), (target, new)):
             try:
-                said.append(client.info())
+                infos.append(client.info())
             except (RedisError, OSError) as error:
                 return [f"{server} cannot be asked: {error}"]
-        info, there = said
+        info, there = infos
         problems = servers.unfit((source, master, info), (target, new, there))
         if there["role"] == "master":
             problems += servers.mismatched_tls(new, target, login)
@@ -178,7 +178,7 @@ def detach_replica(
     again = f"again: shardkit replicas detach {replica}"
     with (
         explaining(lambda: f"{replica} is not yet detached", lambda: again),
-        lease(config) as held,
+        lease(config) as leased,
         ExitStack() as stack,
     ):
         components = read_components(config)
@@ -208,15 +208,15 @@ def detach_replica(
         if role is not None and not force:
             _check_enough_are_left(source, login, partial(same, target))
         epoch = push_changed(
-            held,
+            leased,
             lambda components: relocation.without_replica(components, target, same),
             f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
             wait_until_read(config, epoch)
             master = stack.enter_context(servers.connected_to(source, login))
-            with held.marking(master):  # which the replica gets, too
-                held.order(client, "REPLICAOF", "NO", "ONE")
+            with leased.marking(master):  # which the replica gets, too
+                leased.order(client, "REPLICAOF", "NO", "ONE")
             servers.persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 
@@ -237,14 +237,14 @@ def _followed_by(
 ) -> tuple[ServerAddress, Stored]:
     """Return the master of a server, by the entries or by its own INFO."""
     named = list(relocation.replicas_in(components.values()))
-    for master, each, login in named:
-        if same(each, replica):
+    for master, other, login in named:
+        if same(other, replica):
             return master, login
-    others = [(each, login) for _, each, login in named]
+    others = [(other, login) for _, other, login in named]
     for server, login in (*others, *relocation.masters_in(components.values())):
         with suppress(RedisError, OSError):
-            found = servers.role_at(replica, login).master
-            if found is not None and servers.same_server(found, server):
+            master_now = servers.role_at(replica, login).master
+            if master_now is not None and servers.same_server(master_now, server):
                 return server, login
     raise InvalidArgumentError(
         f"{replica} follows no server that entries name", "see: shardkit replicas tree"

@@ -242,8 +242,8 @@ def measure_balance(
     components = read_components(config)
     if unknown := sorted(set(names) - components.keys()):
         raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
-    chosen = [each for name, each in components.items() if not names or name in names]
-    new = [ServerAddress.parse(each) for each in to]
+    chosen = [one for name, one in components.items() if not names or name in names]
+    new = [ServerAddress.parse(name) for name in to]
     known = KnownServers(components.values(), *new)
     servers: dict[ServerAddress, Stored] = {}
     databases: defaultdict[ServerAddress, dict[int, list[str]]] = defaultdict(dict)
@@ -273,7 +273,7 @@ def measure_balance(
         address: ServerAddress,
     ) -> tuple[ServerLoad, list[DatabaseLoad], list[PartLoad]]:
         try:
-            named = {each.database for _, each in known.entries_on(address)}
+            named = {pair.database for _, pair in known.entries_on(address)}
             how = databases[address], named, sample, seconds, watch, share, progress
             return _measured(address, servers[address], known.nameless, *how)
         except NoPermissionError as error:
@@ -286,11 +286,11 @@ def measure_balance(
             why = f"{address} cannot be measured: {reason(error)}"
             raise GrowthError(why, remedy) from error
 
-    found = at_once(measure, servers)
+    measured = at_once(measure, servers)
     return LoadReport(
-        tuple(server for server, _, _ in found),
-        tuple(database for _, own, _ in found for database in own),
-        tuple(_biggest([part for _, _, parts in found for part in parts])),
+        tuple(server for server, _, _ in measured),
+        tuple(database for _, own, _ in measured for database in own),
+        tuple(_biggest([part for _, _, parts in measured for part in parts])),
         tuple(skipped),
         epoch,
     )
@@ -311,18 +311,18 @@ def plan_balance(
         InvalidArgumentError: the report has no operations, or the tolerance cannot be used.
     """
     tolerance = check_number("balance", "tolerance", tolerance, 0, 0.99)
-    if by == "operations" and any(each.watched is None for each in report.servers):
+    if by == "operations" and any(load.watched is None for load in report.servers):
         raise InvalidArgumentError("the report has no watched operations", "use watch=True")
-    names = [each.server for each in report.servers]
+    names = [load.server for load in report.servers]
     units = [
-        Unit(names.index(each.server), _load(each, by), each.bytes, not each.fixed)
-        for each in report.databases
+        Unit(names.index(database.server), _load(database, by), database.bytes, not database.fixed)
+        for database in report.databases
     ]
     room = [
-        float("inf") if not each.limit else float(max(0, each.limit - each.memory))
-        for each in report.servers
+        float("inf") if not load.limit else float(max(0, load.limit - load.memory))
+        for load in report.servers
     ]
-    placed = place(units, room, [each.free for each in report.servers], tolerance)
+    placed = place(units, room, [load.free for load in report.servers], tolerance)
     loads = [0.0] * len(names)
     for unit in units:
         loads[unit.server] += unit.weight
@@ -335,11 +335,11 @@ def plan_balance(
         moved[report.databases[n].server, names[server]].append(report.databases[n])
     moves, problems = [], []
     for (source, target), databases in moved.items():
-        shards = tuple(shard for each in databases for shard in each.shards)
+        shards = tuple(shard for database in databases for shard in database.shards)
         plan = plan_move(config, shards, target)
-        size = sum(each.bytes for each in databases)
+        size = sum(database.bytes for database in databases)
         moves.append(BalanceMove(source, target, shards, size, plan.expected.seconds))
-        problems += [each for each in plan.problems if each not in problems]
+        problems += [problem for problem in plan.problems if problem not in problems]
     return BalancePlan(
         by,
         tolerance,
@@ -367,23 +367,23 @@ def with_operations(
     for shard, rate in rates.items():
         check_number(shard, "rate", rate, 0, 2**63)
     databases = tuple(
-        replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
-        for each in report.databases
+        replace(load, operations=sum(rates.get(shard, 0.0) for shard in load.shards))
+        for load in report.databases
     )
     watched: defaultdict[str, float] = defaultdict(float)
-    for each in databases:
-        watched[each.server] += each.operations or 0.0
-    servers = tuple(replace(each, watched=watched[each.server]) for each in report.servers)
+    for database in databases:
+        watched[database.server] += database.operations or 0.0
+    servers = tuple(replace(server, watched=watched[server.server]) for server in report.servers)
     busy = {
-        (kind, each.name, each.component): each.now
+        (kind, hot_key.name, hot_key.component): hot_key.now
         for kind in ("tag", "key")
-        for each in (hot or {}).get(kind, ())
+        for hot_key in (hot or {}).get(kind, ())
     }
     parts = []
     for part in report.parts:
         names = {(part.kind, _text(part), shard.partition(":")[0]) for shard in part.shards}
-        if found := names & busy.keys():
-            part = replace(part, operations=sum(map(busy.pop, found)))
+        if counted := names & busy.keys():
+            part = replace(part, operations=sum(map(busy.pop, counted)))
         parts.append(part)
     # A name that was not in the sample is shown with its component.
     for (kind, name, component), rate in busy.items():
@@ -409,7 +409,7 @@ def apply_balance(
         return []
     tell: Progress = options.get("progress", lambda what: None)
     done = []
-    servers = dict.fromkeys(at for each in plan.moves for at in (each.source, each.target))
+    servers = dict.fromkeys(at for move in plan.moves for at in (move.source, move.target))
     logins = dict(masters_in(read_components(config).values()))
     usual = next(iter(logins.values()))
     change = Change(
@@ -425,13 +425,13 @@ def apply_balance(
             raise GrowthError(
                 "the entries have changed since the plan", "plan again: shardkit balance"
             )
-        for n, each in enumerate(plan.moves, 1):
+        for n, move in enumerate(plan.moves, 1):
 
             def progress(what: str, n: int = n) -> None:
                 tell(f"move {n} of {len(plan.moves)}: {what}")
 
             own: MoveOptions = {**options, "progress": progress}
-            done.append(start_move(config, each.shards, each.target, within=change.id, **own))
+            done.append(start_move(config, move.shards, move.target, within=change.id, **own))
     return done
 
 
@@ -439,8 +439,8 @@ def _text(part: PartLoad) -> str:
     return part.name.decode(errors="backslashreplace")
 
 
-def _load(each: DatabaseLoad | PartLoad, by: By) -> float:
-    return float({"bytes": each.bytes, "keys": each.keys}.get(by, each.operations or 0))
+def _load(load: DatabaseLoad | PartLoad, by: By) -> float:
+    return float({"bytes": load.bytes, "keys": load.keys}.get(by, load.operations or 0))
 
 
 def _times(names: Sequence[str], loads: Sequence[float], mean: float) -> dict[str, float]:
@@ -454,7 +454,7 @@ def _uneven(
     least = max(tolerance, TOLERANCE) * mean
     single = {(part.shards, _load(part, by)) for part in report.parts if part.kind == "key"}
     parts: dict[str, float] = {}
-    for part in sorted(report.parts, key=lambda each: -_load(each, by)):
+    for part in sorted(report.parts, key=lambda load: -_load(load, by)):
         load = _load(part, by)
         is_one_key = part.kind == "tag" and (part.shards, load) in single
         if load > least and not is_one_key:
@@ -470,9 +470,9 @@ def _uneven(
     for server, times in before.items():
         if abs(times - 1) > tolerance + 1e-9:
             yield f"{server} has {times:.2f} times the mean {by} of a server"
-    for each in report.servers:
-        if not each.free and before[each.server] < 1 - tolerance - 1e-9:
-            yield f"{each.server} has no database that nothing uses: no shard can move there"
+    for full in report.servers:
+        if not full.free and before[full.server] < 1 - tolerance - 1e-9:
+            yield f"{full.server} has no database that nothing uses: no shard can move there"
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for database in report.databases:
         if len(database.shards) == 1 and ":" in (shard := database.shards[0]):
@@ -494,9 +494,9 @@ def _biggest(parts: Sequence[PartLoad]) -> Iterator[PartLoad]:
         top = {
             (part.name, part.shards): part
             for by in get_args(By)
-            for part in heapq.nlargest(_LISTED // 3, those, key=lambda each: _load(each, by))
+            for part in heapq.nlargest(_LISTED // 3, those, key=lambda load: _load(load, by))
         }
-        yield from sorted(top.values(), key=lambda each: -each.bytes)
+        yield from sorted(top.values(), key=lambda load: -load.bytes)
 
 
 def _measured(
@@ -567,10 +567,10 @@ def _measured(
         loads.append(DatabaseLoad(name, number, tuple(shards), *measured))
     server = ServerLoad(
         name,
-        sum(each.bytes for each in loads),
-        sum(each.keys for each in loads),
+        sum(load.bytes for load in loads),
+        sum(load.keys for load in loads),
         max(0.0, executed / passed),
-        sum(each.operations or 0.0 for each in loads) if watch else None,
+        sum(load.operations or 0.0 for load in loads) if watch else None,
         int(memory["used_memory"]),
         int(memory.get("maxmemory", 0)),
         max(0, free),
@@ -635,7 +635,7 @@ def _count(line: bytes, seen: Counter[tuple[int, bytes]]) -> None:
     match = _LINE.fullmatch(line)
     if match is None:
         return
-    words = [_ESCAPE.sub(_unescape, each) for each in _WORD.findall(match[2])]
+    words = [_ESCAPE.sub(_unescape, word) for word in _WORD.findall(match[2])]
     with suppress(RoutingError):
         keys = {words[at] for at in key_positions(words) if at < len(words)}
         for key in keys:
@@ -644,10 +644,10 @@ def _count(line: bytes, seen: Counter[tuple[int, bytes]]) -> None:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    found = match[1]
-    if found[:1] == b"x" and len(found) == 3:
-        return bytes.fromhex(found[1:].decode())
-    return _ESCAPES.get(found, found)
+    escape = match[1]
+    if escape[:1] == b"x" and len(escape) == 3:
+        return bytes.fromhex(escape[1:].decode())
+    return _ESCAPES.get(escape, escape)
 
 
 # Steps of the search, times units, and at least; then the best plan so far is taken.

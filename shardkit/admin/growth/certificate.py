@@ -132,10 +132,10 @@ def compare(
     total = 0
     databases = list(databases)
 
-    def count(number: D, found: Mapping[bytes, _Found]) -> None:
+    def count(number: D, differences: Mapping[bytes, _Found]) -> None:
         nonlocal total
         name = label(number)
-        for key, (kind, digest, why) in found.items():
+        for key, (kind, digest, why) in differences.items():
             if kind == "none":  # it is gone on both sides
                 continue
             kinds = f"{name} {kind}"
@@ -148,14 +148,14 @@ def compare(
 
     def settle() -> None:
         """Read keys that differ again, all at the same time."""
-        found = _settled(
+        settled = _settled(
             [
                 (first(number), second(at), keys, partial(untold, number))
                 for (number, at), keys in late.items()
             ]
         )
-        for (number, _), each in zip(late, found, strict=True):
-            count(number, each)
+        for (number, _), differences in zip(late, settled, strict=True):
+            count(number, differences)
         late.clear()
 
     late: defaultdict[tuple[D, D], list[bytes]] = defaultdict(list)
@@ -167,7 +167,7 @@ def compare(
                 with at_work(share):
                     looked = _looked(one, other, part, slices)
                 late[number, at] += [key for key in part if looked[key][2]]
-                count(number, {key: each for key, each in looked.items() if not each[2]})
+                count(number, {key: state for key, state in looked.items() if not state[2]})
             if sum(map(len, late.values())) > _LATE:
                 settle()
             progress(result.total)
@@ -202,14 +202,14 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
         large = large_values(one, part, least=_LARGE)
         dumped = [key for key in part if key not in large]
         asked = [("PTTL", key) for key in part], [("DUMP", key) for key in dumped]
-        said = ask_all([(one, asked), (other, asked)])
-        packs = [dict(zip(dumped, each[len(part) :], strict=True)) for each in said]
+        answers = ask_all([(one, asked), (other, asked)])
+        packs = [dict(zip(dumped, replies[len(part) :], strict=True)) for replies in answers]
         slices.note(len(part), sum(len(value or b"") for value in packs[0].values()))
         rest = []
         for n, key in enumerate(part):
-            packed, there = ((each.get(key) or b"")[:-_FOOTER] for each in packs)
+            packed, there = ((pack.get(key) or b"")[:-_FOOTER] for pack in packs)
             is_same = packed == there and key not in large
-            left, its = (("", b"", each[n]) for each in said)
+            left, its = (("", b"", replies[n]) for replies in answers)
             if _difference(left, its) or not (is_same or _is_same_stream(one, other, key)):
                 rest.append(key)
         if rest and time.monotonic() > until:
@@ -217,10 +217,10 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
                 f"{counted(len(rest), 'key')} could not be compared while writers were held",
                 "allow more time: --hold",
             )
-        [found] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
+        [differences] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
         lines += [
             f"{key.decode(errors='backslashreplace')}: {why}"
-            for key, (_, _, why) in found.items()
+            for key, (_, _, why) in differences.items()
             if why
         ]
     return lines
@@ -231,8 +231,10 @@ def _is_same_stream(one: Any, other: Any, key: bytes) -> bool:
     for client in (one, other):
         with one_connection(client) as line:
             asked = ("TYPE", key), ("XLEN", key), ("XRANGE", key, "-", "+", "COUNT", 1)
-            kind, *said = line.ask(asked)
-        sides.append(repr((*said, _value(client, key, "stream", []))) if kind == b"stream" else "")
+            kind, *states = line.ask(asked)
+        sides.append(
+            repr((*states, _value(client, key, "stream", []))) if kind == b"stream" else ""
+        )
     return sides[0] == sides[1] != ""
 
 
@@ -265,15 +267,15 @@ def _settled(
             changed, result = pending[n], results[n]
             keys = list(changed)
             for start in range(0, len(keys), _PAGE):
-                found = _looked(one, other, keys[start : start + _PAGE])
+                looked = _looked(one, other, keys[start : start + _PAGE])
                 now = time.monotonic()
-                new = [key for key, each in found.items() if result.get(key, ())[:2] != each[:2]]
+                new = [key for key, state in looked.items() if result.get(key, ())[:2] != state[:2]]
                 changed |= dict.fromkeys(new, now)
-                untold([key for key in new if found[key][2] and found[key][0] not in TOLD])
-                for key, each in found.items():
-                    if not each[2] or now - changed[key] > settled:
+                untold([key for key in new if looked[key][2] and looked[key][0] not in TOLD])
+                for key, state in looked.items():
+                    if not state[2] or now - changed[key] > settled:
                         del changed[key]
-                result |= found
+                result |= looked
         began = now if began is None else began  # the first look can take long
         if not any(pending) or now - began > 2 * settled:
             break
@@ -291,11 +293,11 @@ def _looked(
     after = before
     if any(before[key][:2] != right[key][:2] for key in keys):
         [after] = _digests((one,), keys)
-    found = {}
+    looked = {}
     for key in keys:
         why = _difference(before[key], right[key]) and _difference(after[key], right[key])
-        found[key] = after[key][0], after[key][1], why
-    return found
+        looked[key] = after[key][0], after[key][1], why
+    return looked
 
 
 def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> str:
@@ -348,8 +350,8 @@ def _digests(
         for line in lines:
             line.post([("TYPE", key) for key in keys], [("PTTL", key) for key in keys])
         # The two sides are read at different times.
-        said = [(accepted(line.replies()), round(1000 * time.monotonic())) for line in lines]
-        kinds = [[kind.decode() for kind in answers[: len(keys)]] for answers, _ in said]
+        answered = [(accepted(line.replies()), round(1000 * time.monotonic())) for line in lines]
+        kinds = [[kind.decode() for kind in answers[: len(keys)]] for answers, _ in answered]
         for line, own in zip(lines, kinds, strict=True):
             firsts = [_FIRST.get(kind, ("DUMP",)) for kind in own]  # a module's type is dumped
             line.post(
@@ -363,24 +365,24 @@ def _digests(
                 replies[n] = _COUNT.sub(rb"\1" + bytes(8), replies[n])
     if slices is not None:
         slices.note(len(keys), sum(map(_size, values[0])))
-    found: list[dict[bytes, tuple[str, bytes, int]]] = []
-    for client, own, replies, (answers, now) in zip(clients, kinds, values, said, strict=True):
+    digests: list[dict[bytes, tuple[str, bytes, int]]] = []
+    for client, own, replies, (answers, now) in zip(clients, kinds, values, answered, strict=True):
         parse = reply_callbacks(client)
         expiring = "hash" in own and has_expiring_fields(parse["INFO"](replies.pop()))
         result = {}
         for n, (key, kind, left) in enumerate(zip(keys, own, answers[len(keys) :], strict=True)):
             value = replies[n]
             is_whole = isinstance(value, bytes) and len(value) < _BYTES
-            if found and kind == kinds[0][n] == "string" and is_whole and value == values[0][n]:
-                digest = found[0][key][1]
+            if digests and kind == kinds[0][n] == "string" and is_whole and value == values[0][n]:
+                digest = digests[0][key][1]
             else:
                 if kind in _PARSED and not isinstance(value, Exception):
                     value = parse[_FIRST[kind][0]](value)
                 whole = b"" if kind == "none" else _value(client, key, kind, value, expiring)
                 digest = _hash(key, kind.encode(), whole)
             result[key] = kind, digest, left if left < 0 else now + left
-        found.append(result)
-    return found
+        digests.append(result)
+    return digests
 
 
 def _size(value: Any) -> int:
@@ -407,8 +409,8 @@ def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = Fals
         if kind in ("hash", "set", "zset"):
             members = 0
             # Of millions of members, digests take less memory, and garbage collection no time.
-            for each in {_hash(*each) for each in _members(client, key, kind, expiring, *first)}:
-                members ^= int.from_bytes(each, "big")
+            for part in {_hash(*pair) for pair in _members(client, key, kind, expiring, *first)}:
+                members ^= int.from_bytes(part, "big")
             return b"%d" % members
         ordered = hashlib.blake2b(digest_size=16)
         if kind == "string":
@@ -420,8 +422,8 @@ def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = Fals
             for value in _values(client, key, first):
                 ordered.update(_hash(value))
         elif kind == "stream":
-            for each in (*_entries(client, key, first), *_groups(client, key)):
-                ordered.update(repr(each).encode())
+            for part in (*_entries(client, key, first), *_groups(client, key)):
+                ordered.update(repr(part).encode())
         elif kind == "vectorset":
             return b"%d" % _elements(client, key, first)
         else:
@@ -459,9 +461,9 @@ def _elements(client: Any, key: bytes, count: int) -> int:
     for start in range(0, len(names), _MEMBERS):
         page = names[start : start + _MEMBERS]
         vectors = [("VEMB", key, name, "RAW") for name in page]
-        said = ask(client, vectors, [("VGETATTR", key, name) for name in page])
-        for each in zip(page, said, said[len(page) :], strict=False):
-            digest ^= int.from_bytes(_hash(repr(each).encode()), "big")
+        attributes = ask(client, vectors, [("VGETATTR", key, name) for name in page])
+        for neighbours in zip(page, attributes, attributes[len(page) :], strict=False):
+            digest ^= int.from_bytes(_hash(repr(neighbours).encode()), "big")
     return digest
 
 
@@ -494,5 +496,5 @@ def _groups(client: Any, key: bytes) -> Iterator[Any]:
         start: bytes | None = b"-"
         while start is not None:
             page = client.xpending_range(key, group["name"], start, "+", _MEMBERS)
-            yield from ((each["message_id"], each["consumer"]) for each in page)
+            yield from ((message["message_id"], message["consumer"]) for message in page)
             start = b"(" + page[-1]["message_id"] if len(page) == _MEMBERS else None

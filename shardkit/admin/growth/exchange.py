@@ -46,10 +46,10 @@ Clients: TypeAlias = Mapping[Place, Any]
 
 def by_server(clients: Mapping[Place, T]) -> dict[ServerAddress, dict[int, T]]:
     """Return what there is of each database by server and number."""
-    found: dict[ServerAddress, dict[int, T]] = {}
+    servers: dict[ServerAddress, dict[int, T]] = {}
     for place, client in clients.items():
-        found.setdefault(place.server, {})[place.database] = client
-    return found
+        servers.setdefault(place.server, {})[place.database] = client
+    return servers
 
 
 def one_of_each(clients: Clients) -> dict[ServerAddress, Any]:
@@ -135,7 +135,7 @@ def ask_each(clients: Clients, command: Callable[[Place], Arguments]) -> dict[Pl
     for server, own in by_server(clients).items():
         home, first = next(iter(own.items()))
         there = [Place(server, number) for number in own]
-        commands = [each for at in there for each in (("SELECT", at.database), command(at))]
+        commands = [args for at in there for args in (("SELECT", at.database), command(at))]
         asked.append((first, [[*commands, ("SELECT", home)]]))
         places += there
     answers = [reply for replies in ask_all(asked) for reply in replies[1::2]]
@@ -277,16 +277,16 @@ def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str,
     """
     numbers = set(databases)
     return [
-        each
-        for each in ({"name": "", **line} for line in client.client_list())
-        if numbers & {int(each["db"]), *numbers_in(each["name"])}
-        and not each["name"].startswith((OPERATOR, WAITING))
-        and not set(each["flags"]) & set("SM")
-        and not (each.get("resp") != "3" and "P" in each["flags"])
+        line
+        for line in ({"name": "", **line} for line in client.client_list())
+        if numbers & {int(line["db"]), *numbers_in(line["name"])}
+        and not line["name"].startswith((OPERATOR, WAITING))
+        and not set(line["flags"]) & set("SM")
+        and not (line.get("resp") != "3" and "P" in line["flags"])
         and not (
-            not each["name"]
-            and each.get("cmd", "") in _GREETING
-            and int(each.get("age", 0)) - int(each.get("idle", 0)) <= 1
+            not line["name"]
+            and line.get("cmd", "") in _GREETING
+            and int(line.get("age", 0)) - int(line.get("idle", 0)) <= 1
         )
     ]
 

@@ -139,7 +139,7 @@ def fail_over(
             )
         shards = tuple(str(shard) for shard, _ in fleet.entries_on(source))
         message = f"failover of {source}"
-        held: float | None
+        seconds: float | None
         master = stack.enter_context(servers.connected_to(source, login))
         role: ServerRole | None = None
         try:
@@ -180,7 +180,7 @@ def fail_over(
                 f"{successor} follow it (REPLICAOF)",
             )
         if successor is not None:  # by a process that was killed before the push
-            target, held, behind = successor, None, 0
+            target, seconds, behind = successor, None, 0
             role = None if role is None or role.is_master else role  # handed over, or after a crash
             if role is None:
                 leased.note_fence(Fence(source, target))
@@ -193,7 +193,7 @@ def fail_over(
                 )
             if problems := servers.mismatched_tls(master, source, login):
                 raise GrowthError(problems[0], "correct that: nothing has changed")
-            seen = [each for each, _ in role.replicas]
+            seen = [one for one, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, login)
             target = _best(source, _following(offsets, source, same, role.history), None)
@@ -203,7 +203,7 @@ def fail_over(
             servers.take_writes_alone(replica, config, target)
             servers.follow_as(master, login, leased.order)
             with leased.marking(master, replica):
-                held = servers.hand_over(master, replica, target, hold, leased.order)
+                seconds = servers.hand_over(master, replica, target, hold, leased.order)
             servers.persist_roles(master, replica)
             behind = 0
         else:
@@ -212,13 +212,13 @@ def fail_over(
                 offsets = _roles(everyone, login)
             else:
                 offsets = _require_crash(shards[0], source, why, everyone, login, same)
-            written = [each.offset for each in offsets.values() if same(each.master, source)]
+            written = [one.offset for one in offsets.values() if same(one.master, source)]
             if wanted is not None:
-                offsets = {each: role for each, role in offsets.items() if each == wanted}
+                offsets = {one: role for one, role in offsets.items() if one == wanted}
             if not force:
                 offsets = _following(offsets, source, same)
             target = _best(source, offsets, None if force else MOST_DOWN)
-            behind = max(0, *written, *(each.offset for each in offsets.values()))
+            behind = max(0, *written, *(one.offset for one in offsets.values()))
             behind -= offsets[target].offset
             replica = connect(target)
             if behind and not force and not replica.info("keyspace"):
@@ -231,15 +231,15 @@ def fail_over(
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
             servers.persist_roles(replica)
-            held = None
-        others = [each for each in known if each != target]
+            seconds = None
+        others = [one for one in known if one != target]
         followers, failed = repoint(others, target, login, leased.order)
         epoch = push_relocation(
             leased, source, target, same, keep_source=role is not None, message=message
         )
         wait_until_read(config, epoch)
     return Takeover(
-        shards, source, target, role is not None, held, behind, tuple(followers), failed, epoch
+        shards, source, target, role is not None, seconds, behind, tuple(followers), failed, epoch
     )
 
 
@@ -263,7 +263,7 @@ def _require_crash(
             if link == "up" and same(roles[server].master, source)
         ]
         unsure = [server for server in replicas if links.get(server) != "down"]
-        if not any(isinstance(each, OSError) for each in servers.errors_behind(why)):
+        if not any(isinstance(error, OSError) for error in servers.errors_behind(why)):
             evidence = "it replied"
         elif linked:
             evidence = f"its replica {linked[0]} has a link to it"
@@ -288,18 +288,18 @@ def _following(
     history: str = "",
 ) -> dict[ServerAddress, ServerRole]:
     """Return the roles without those of other masters' replicas."""
-    found = {
+    following = {
         server: role
         for server, role in roles.items()
         if role.is_master or role.history == history or same(role.master, source)
     }
-    if roles and not found:
+    if roles and not following:
         server, role = next(iter(roles.items()))
         raise GrowthError(
             f"{server} replicates {role.master}, not {source}: nothing has changed",
             "see: shardkit replicas tree. If this is a name of the dead master, use --force",
         )
-    return found
+    return following
 
 
 def shard_named(components: Mapping[str, Component], name: str) -> Shard | None:
@@ -357,30 +357,30 @@ def _taken_over(
     After a crash, or from a move, the config server has its name; if a master died after another
     handover, only the caller knows it.
     """
-    noted = (each.target for each in pending_fences(config) if each.is_of(source, same))
-    candidates = [each for each in noted if _named(known, each, same)]
+    noted = (fence.target for fence in pending_fences(config) if fence.is_of(source, same))
+    candidates = [replica for replica in noted if _named(known, replica, same)]
     for move in read_all(config, []):
         if move.run_id and not move.is_over and same(ServerAddress.parse(move.source), source):
             target = ServerAddress.parse(move.target)
             with suppress(RedisError, OSError), servers.connected_to(target, login) as client:
                 if client.get(proof_key(client)) == move.id.encode():  # else it is another's by now
                     candidates.append(target)
-    found = _roles([*candidates, *([forced] if forced else [])], login)
-    return next((server for server, role in found.items() if role.is_master), None)
+    roles = _roles([*candidates, *([forced] if forced else [])], login)
+    return next((server for server, role in roles.items() if role.is_master), None)
 
 
 def _named(
     known: Iterable[ServerAddress], server: ServerAddress | None, same: Same
 ) -> ServerAddress | None:
-    return next((each for each in known if same(server, each)), None)
+    return next((named for named in known if same(server, named)), None)
 
 
 def _roles(addresses: Iterable[ServerAddress], login: Stored) -> dict[ServerAddress, ServerRole]:
-    found = {}
+    roles = {}
     for server in addresses:
         with suppress(RedisError, OSError):
-            found[server] = servers.role_at(server, login)
-    return found
+            roles[server] = servers.role_at(server, login)
+    return roles
 
 
 def _best(
@@ -451,8 +451,8 @@ def apply_fences(config: redis.Redis, timeout: Seconds = 0.0) -> list[Fence]:
         components = read_components(config)
         pending = pending_fences(config)
         if pending and same is eq:
-            same = KnownServers(components.values(), *(each.target for each in pending)).same
-        for source in done.keys() - {each.source for each in pending}:
+            same = KnownServers(components.values(), *(one.target for one in pending)).same
+        for source in done.keys() - {one.source for one in pending}:
             done[source] = replace(done[source], applied=True)  # by another process
         lost: list[GrowthError] = []
         for fence in pending:
@@ -480,7 +480,7 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
         return used if is_over else fence  # the move has not pushed yet
     every = list(components.values())
     of_target = entries_on(every, fence.target, same)
-    others = (pair for each in every for pair in each.entries())
+    others = (pair for case in every for pair in case.entries())
     logins: dict[str, Stored] = {}
     for shard, entry in (*of_target, *others):
         if address_of(entry) is not None:
@@ -598,11 +598,11 @@ def _preferring(
 ) -> Iterator[None]:
     """Make Sentinels prefer a replica; restore all priorities, also those of a killed process."""
     listed = servers_of_service(entry, where)
-    by_address = {_address(each): each for _, each in listed}
+    by_address = {_address(client): client for _, client in listed}
     if wanted is not None and wanted not in list(by_address)[1:]:
-        said = "the master already" if wanted == next(iter(by_address)) else "no replica of it"
+        text = "the master already" if wanted == next(iter(by_address)) else "no replica of it"
         raise GrowthError(
-            f"{wanted} is {said}, as the Sentinels of {where} know", "see: shardkit status"
+            f"{wanted} is {text}, as the Sentinels of {where} know", "see: shardkit status"
         )
     with ExitStack() as stack:
         try:
@@ -656,15 +656,15 @@ def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
     service = entry.fields["sentinel"]["service"]
     end = time.monotonic() + _SECONDS
     with sentinels_of(entry, where) as sentinels:
-        for each in sentinels:
+        for sentinel in sentinels:
             while True:
                 try:
-                    known = each.sentinel_slaves(service)
+                    known = sentinel.sentinel_slaves(service)
                 except (RedisError, OSError):
                     break
                 best = {
-                    ServerAddress(str(said["ip"]), int(said["port"])): int(said["slave-priority"])
-                    for said in known
+                    ServerAddress(str(line["ip"]), int(line["port"])): int(line["slave-priority"])
+                    for line in known
                 }
                 others = [n for server, n in best.items() if server != wanted and n > 0]
                 if 0 < best.get(wanted, 0) < min(others, default=1_000_000):
@@ -704,8 +704,8 @@ def _replace_by_sentinels(
     shards = tuple(
         str(shard)
         for component in components.values()
-        for shard, each in component.entries()
-        if each.fields.get("sentinel", {}).get("service") == service
+        for shard, old in component.entries()
+        if old.fields.get("sentinel", {}).get("service") == service
     )
     return Takeover(shards, source, target, planned, time.monotonic() - began)
 
@@ -714,11 +714,11 @@ def _ask_sentinels(lease: Lease, entry: Entry, where: str, service: str) -> bool
     """Have one Sentinel start; return whether the master hands over."""
     why: Exception | None = None
     with sentinels_of(entry, where) as sentinels:
-        for each in sentinels:
+        for sentinel in sentinels:
             for words in (("COORDINATED",), ()):
                 lease.check()
                 try:
-                    each.execute_command("SENTINEL", "FAILOVER", service, *words)
+                    sentinel.execute_command("SENTINEL", "FAILOVER", service, *words)
                     return bool(words)
                 except ResponseError as error:
                     why = error
@@ -757,33 +757,33 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
             if at is None
             else servers.connected_to(at, Stored(entry, where))
         ) as client:
-            said: Any = client.execute_command("CLUSTER NODES")
+            lines: Any = client.execute_command("CLUSTER NODES")
     except ServerErrors as error:
         raise GrowthError(f"{where}: no node can be asked: {error}", "start them") from None
-    found = []
-    for name, each in said.items():
-        flags = frozenset(each["flags"].split(","))
+    nodes = []
+    for name, fields in lines.items():
+        flags = frozenset(fields["flags"].split(","))
         if "noaddr" in flags:
             continue
-        master = "" if "master" in flags else each["master_id"]
-        found.append(
+        master = "" if "master" in flags else fields["master_id"]
+        nodes.append(
             _Node(
                 ServerAddress.parse(name),
-                each["node_id"],
+                fields["node_id"],
                 master,
                 not flags & _DEAD,
                 "fail?" in flags,
-                tuple((int(each[0]), int(each[-1])) for each in each["slots"]),
+                tuple((int(slots[0]), int(slots[-1])) for slots in fields["slots"]),
             )
         )
-    return found
+    return nodes
 
 
 def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: _Node) -> bool:
     changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
-    for each in nodes:
+    for asked in nodes:
         with suppress(GrowthError):
-            masters = {node.id: node.master for node in _nodes(entry, where, each.address)}
+            masters = {node.id: node.master for node in _nodes(entry, where, asked.address)}
             if any(masters.get(id_) != master for id_, master in changed.items()):
                 return False
     return True
@@ -842,16 +842,16 @@ def fail_over_cluster(
                     "check its log",
                 )
             time.sleep(STEP)
-        held = time.monotonic() - began
+        seconds = time.monotonic() - began
         alive = [node for node in nodes if node.alive]
         end = time.monotonic() + _AGREE
         while not _agree(entry, where, alive, source, target) and time.monotonic() < end:
             time.sleep(4 * STEP)
     shards = (where.removeprefix("config:redis:"),)
-    return Takeover(shards, source.address, target.address, source.alive, held)
+    return Takeover(shards, source.address, target.address, source.alive, seconds)
 
 
 def _address(entry: Entry) -> ServerAddress:
-    found = address_of(entry)
-    assert found is not None, "Sentinels name servers by host and port"
-    return found
+    address = address_of(entry)
+    assert address is not None, "Sentinels name servers by host and port"
+    return address

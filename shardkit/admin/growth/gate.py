@@ -115,9 +115,9 @@ def fence_value(
 
     A source's fence has the ``record`` of the move, from which that can be written again.
     """
-    said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
-    said |= {"record": record} if record else {}
-    return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
+    fence = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
+    fence |= {"record": record} if record else {}
+    return json.dumps({**fence, "readers": True} if readers else fence, sort_keys=True).encode()
 
 
 def move_of(value: bytes | None) -> str | None:
@@ -131,8 +131,8 @@ def move_of(value: bytes | None) -> str | None:
 def record_in(value: bytes | None) -> dict[str, Any]:
     """Return the record of a move that a source's fence has; empty if it has none."""
     with suppress(ValueError, TypeError, KeyError):
-        found = parse_json(value or b"{}")["record"]
-        return found if isinstance(found, dict) else {}
+        record = parse_json(value or b"{}")["record"]
+        return record if isinstance(record, dict) else {}
     return {}
 
 
@@ -347,10 +347,10 @@ def masters_of(
 
 def moving_slots(client: Any) -> bool:
     """Whether a master is giving or getting slots."""
-    said = client.execute_command("CLUSTER NODES")
-    lines = said.decode().splitlines() if isinstance(said, bytes) else said  # redis-py's, parsed
+    reply = client.execute_command("CLUSTER NODES")
+    lines = reply.decode().splitlines() if isinstance(reply, bytes) else reply  # redis-py's, parsed
     if isinstance(lines, dict):
-        return any(each["migrations"] for each in lines.values())
+        return any(line["migrations"] for line in lines.values())
     return any("myself" in line and "[" in line for line in lines)
 
 
@@ -416,7 +416,7 @@ def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
     servers = by_server(clients).values()
     return [
         answer
-        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
+        for answers in at_once(lambda own: [work(client) for client in own.values()], servers)
         for answer in answers
     ]
 
@@ -426,15 +426,15 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
     client = next(iter(clients.values()))
     end = began + _LEFT * hold
     while True:
-        here = [each for each in connections_to(client, clients) if not only_reads(each)]
+        here = [line for line in connections_to(client, clients) if not only_reads(line)]
         if not here:
             return
         now = time.monotonic()
-        for each in here:
+        for line in here:
             if kill and now > began + 0.4 * hold:
-                client.client_kill_filter(_id=each["id"])
-            elif "b" in each["flags"] and now > began + _UNBLOCK:
-                client.client_unblock(int(each["id"]))  # as if it had timed out
+                client.client_kill_filter(_id=line["id"])
+            elif "b" in line["flags"] and now > began + _UNBLOCK:
+                client.client_unblock(int(line["id"]))  # as if it had timed out
         if now > end:
             raise GrowthError(
                 f"{counted(len(here), 'connection')} did not leave within "
@@ -454,11 +454,11 @@ def wait_for_readers(
     """
     end = time.monotonic() + max(_LOOK, patience)
     while here := [
-        each for each in connections_to(client, numbers) if all_read or only_reads(each)
+        line for line in connections_to(client, numbers) if all_read or only_reads(line)
     ]:
         if time.monotonic() > end:
-            for each in here:
-                client.client_kill_filter(_id=each["id"])
+            for line in here:
+                client.client_kill_filter(_id=line["id"])
         if time.monotonic() > end + LEAVE:
             return named(here)
         time.sleep(_LOOK)
@@ -468,7 +468,7 @@ def wait_for_readers(
 def named(connections: Iterable[Mapping[str, str]]) -> str:
     """Return the names of clients, or their addresses without a port."""
     names = {
-        each["name"] or f"a client at {each['addr'].rpartition(':')[0]}" for each in connections
+        line["name"] or f"a client at {line['addr'].rpartition(':')[0]}" for line in connections
     }
     return few(sorted(names), ", ")
 
@@ -697,9 +697,9 @@ class ClusterGate(CopyGate):
         each_of(lambda client: client.execute_command("CLIENT", "UNPAUSE"), clients)
         for client in clients.values():
             persist_roles(client)
-            for each in client.client_list():
-                if "b" in each["flags"]:
-                    client.client_unblock(int(each["id"]))  # as if it had timed out
+            for line in client.client_list():
+                if "b" in line["flags"]:
+                    client.client_unblock(int(line["id"]))  # as if it had timed out
 
     def open(self, clients: Clients) -> None:
         """See `CopyGate.open`."""

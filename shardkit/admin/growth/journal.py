@@ -178,16 +178,16 @@ def essence(move: Move) -> dict[str, Any]:
 def replace_server(move: Move, server: ServerAddress, successor: ServerAddress) -> None:
     """Have a move name a server that has taken the place of one of its own."""
     for name in ("source", "target"):
-        each = [successor if at == server else at for at in servers_in(getattr(move, name))]
-        setattr(move, name, ", ".join(map(str, dict.fromkeys(each))))
+        servers = [successor if at == server else at for at in servers_in(getattr(move, name))]
+        setattr(move, name, ", ".join(map(str, dict.fromkeys(servers))))
     for places in (move.sources, move.targets):
-        found = [Place.parse(at) for at in places]
-        places[:] = [str(at._replace(server=successor) if at[0] == server else at) for at in found]
+        parsed = [Place.parse(at) for at in places]
+        places[:] = [str(at._replace(server=successor) if at[0] == server else at) for at in parsed]
 
 
 def servers_in(text: str) -> list[ServerAddress]:
     """Return the servers of `Move.source` or `Move.target`."""
-    return [ServerAddress.parse(each) for each in text.split(", ")]
+    return [ServerAddress.parse(address) for address in text.split(", ")]
 
 
 def read(config: redis.Redis, name: str) -> Move:
@@ -219,10 +219,10 @@ def _rank(move: Move) -> tuple[bool, bool, float]:
 
 def current(moves: Iterable[Move]) -> list[Move]:
     """Return the move of each name that `read` would return."""
-    found: dict[str, Move] = {}
+    newest: dict[str, Move] = {}
     for move in sorted(moves, key=_rank):
-        found.setdefault(move.name, move)
-    return sorted(found.values(), key=lambda move: move.name)
+        newest.setdefault(move.name, move)
+    return sorted(newest.values(), key=lambda move: move.name)
 
 
 def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> list[Move]:
@@ -467,20 +467,18 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
             f"wait for it. If it was killed, its lease ends within {LEASE:g} s",
         )
-    held = Lease(config, token)
+    leased = Lease(config, token)
     try:
-        with changes.renewing(held.renew, held.released):
-            yield held
+        with changes.renewing(leased.renew, leased.released):
+            yield leased
     finally:
         with suppress(redis.RedisError):  # it ends by itself otherwise
-            held.release()
+            leased.release()
 
 
 def is_kept(config: redis.Redis, move: Move) -> bool:
     """Whether a process keeps the old databases of a move up to date."""
-    return any(
-        each.kind == "keep" and each.within == move.id for each in changes.open_changes(config)
-    )
+    return any(one.kind == "keep" and one.within == move.id for one in changes.open_changes(config))
 
 
 LEAVE = 3.0  # seconds for clients to leave a server that was replaced
@@ -573,7 +571,7 @@ def wait_until_read(config: redis.Redis, epoch: int, seconds: float = LEAVE) -> 
             listed = config.client_list()
         except redis.RedisError:  # the user may not call CLIENT LIST
             return
-        named = [(_READ.match(each.get("name", "")), int(each["idle"])) for each in listed]
-        if not any(found and int(found[1]) < epoch and idle <= 2 for found, idle in named):
+        named = [(_READ.match(line.get("name", "")), int(line["idle"])) for line in listed]
+        if not any(match and int(match[1]) < epoch and idle <= 2 for match, idle in named):
             return
         time.sleep(0.05)

@@ -153,7 +153,7 @@ class ServerMover(Mover):
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)
-        self._move.others = [str(each) for each in others if not self._same(each, self._target)]
+        self._move.others = [str(other) for other in others if not self._same(other, self._target)]
         if self._move.followed is None:
             self._move.followed = self._follows(self._target, self._source)
         self._reached("begun")
@@ -161,9 +161,9 @@ class ServerMover(Mover):
         self._attach(new)
 
         def tell() -> None:
-            said = new.info("replication")
-            total = int(said.get("master_sync_total_bytes", 0)) or self._move.memory
-            received = int(said.get("master_sync_read_bytes", 0))
+            info = new.info("replication")
+            total = int(info.get("master_sync_total_bytes", 0)) or self._move.memory
+            received = int(info.get("master_sync_read_bytes", 0))
             self._pace.note(COPIED, received, total, "bytes")
 
         servers.wait_for_copy(old, new, self._copy_timeout, tell=tell)
@@ -214,7 +214,7 @@ class ServerMover(Mover):
         if not move.run_id or new.get(proof_key(new)) == proof:
             return
         # The mark may be evicted, or the record older than the end of the move, which removes it.
-        there = sum(each["keys"] for each in new.info("keyspace").values())
+        there = sum(counts["keys"] for counts in new.info("keyspace").values())
         if new.info("server").get("run_id") == move.run_id or 2 * there >= move.total:
             return
         lost = f"{self._target} has come back without its data"
@@ -374,8 +374,8 @@ class ServerMover(Mover):
         return servers.same_server(master, self._source)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
-        found = self._role(replica).master
-        return found is not None and servers.same_server(found, master)
+        master_now = self._role(replica).master
+        return master_now is not None and servers.same_server(master_now, master)
 
 
 _SEE = "see: shardkit move status"
@@ -486,12 +486,12 @@ def started(
             move, plan = planned(components, *limits)
             every = journal.read_all(config)
         move.within = within
-        for each in every:
-            is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
-            if not is_other and each.phase not in _MOVERS[each.copying].settled:
+        for other in every:
+            is_other = other.name != move.name and not set(plan.shards) & set(other.shards)
+            if not is_other and other.phase not in _MOVERS[other.copying].settled:
                 raise GrowthError(
-                    f"{each.name} is already being moved to {each.target} ({each.phase})",
-                    way_on(each),
+                    f"{other.name} is already being moved to {other.target} ({other.phase})",
+                    way_on(other),
                 )
         if plan.problems:
             raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
@@ -642,10 +642,10 @@ def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Mo
         lease.write(move)
     while journal.is_kept(config, move):
         time.sleep(_STEP)
-    found = journal.read(config, move.name)
-    if found.undoes != move.id:  # it has ended without that
+    reversal = journal.read(config, move.name)
+    if reversal.undoes != move.id:  # it has ended without that
         return reverse_move(config, move.name, **options)
-    return found if found.is_over else resume_move(config, move.name, **options)
+    return reversal if reversal.is_over else resume_move(config, move.name, **options)
 
 
 def complete_move(config: redis.Redis, name: str) -> Move:
@@ -691,9 +691,9 @@ def verify_move(config: redis.Redis, name: str, **options: Unpack[MoveOptions]) 
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it first")
     before = replace(move)
     mover_of(Lease(config, "none"), move, **options).verify()
-    with suppress(GrowthError), journal.lease(config) as held:  # if nobody else is at work
+    with suppress(GrowthError), journal.lease(config) as leased:  # if nobody else is at work
         if before in journal.read_all(config, []):
-            held.write(move)
+            leased.write(move)
     return move
 
 

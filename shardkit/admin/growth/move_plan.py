@@ -225,9 +225,9 @@ def _plan_server(
         f"{source}: FAILOVER TO {target.host} {target.port} TIMEOUT {round(1000 * hold)}: writers "
         "wait until the target has everything, readers do not",
         *(
-            f"{each}: REPLICAOF {target.host} {target.port}"
-            for each in others
-            if not servers.same(each, target)
+            f"{other}: REPLICAOF {target.host} {target.port}"
+            for other in others
+            if not servers.same(other, target)
         ),
         f"push {counted(len(shards), 'entry', 'entries')} naming {target}",
         f"compare both servers; {source} stays as a replica that no entry names",
@@ -322,7 +322,7 @@ def plan_copy(
     sources, targets = (by_server(dict.fromkeys(places)) for places in (rule.sources, rule.targets))
     notes = list(notes)
     in_cluster = bool(move.clusters and move.clusters[0])
-    own_nodes = {Place.parse(each).server for each in move.slots}
+    own_nodes = {Place.parse(at).server for at in move.slots}
     keys: dict[str, int] = {}
     memory = 0
     sample = _SampledKeys()
@@ -357,7 +357,7 @@ def plan_copy(
                 if there and n == 0:
                     part = memory * len(targets[server]) / len(rule.targets)
                     others = {f"db{n}" for n in _counts(info).keys() - sources[source].keys()}
-                    moving = {name: said for name, said in info.items() if name not in others}
+                    moving = {name: line for name, line in info.items() if name not in others}
                     needed = round(part) + int(there["used_memory"])
                     problems += too_small((source, other, moving), target, needed)
                 if info and there:
@@ -417,13 +417,13 @@ def plan_copy(
         f"{closing}writers wait for at most {hold:g} s, until no client that may write is "
         "connected and the rest is copied; readers do not wait",
     )
-    held = (
+    offline_seconds = (
         *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
         f"{closing}from now on writes wait for ten seconds, and then fail; readers do not wait",
         f"{copying}; compare both",
     )
     steps = (
-        *(held if offline else online),
+        *(offline_seconds if offline else online),
         f"{where}: {f'CONFIG SET {CLOSING}' if in_cluster else f'PERSIST {FENCE_KEY}'}; {push}",
         f"{where}: they keep their keys, and refuse writes; take the cluster away when you are sure"
         if in_cluster
@@ -492,12 +492,12 @@ def _hidden(
     """Return the problem of entries that do not say that they name databases, None for all."""
     problems = []
     for server, numbers in databases.items():
-        unsure = [each for each in servers.entries_on(server) if each[1].database is None]
+        unsure = [named for named in servers.entries_on(server) if named[1].database is None]
         hidden = [] if numbers is None else [entry_key(*shard) for shard, _ in unsure]
         problems += [
-            f"{each} leads to {server} by a socket, Sentinels or a reference: write host, port and "
+            f"{name} leads to {server} by a socket, Sentinels or a reference: write host, port and "
             "db"
-            for each in (*servers.nameless(server, numbers), *hidden)
+            for name in (*servers.nameless(server, numbers), *hidden)
         ]
     return problems
 
@@ -542,24 +542,24 @@ class _SampledKeys:
                     self._add(client, count, time.monotonic() + _MEASURING / len(counts))
 
     def _add(self, client: Any, count: int, end: float) -> None:
-        seen, found = 0, Counter[str]()
+        seen, sampled = 0, Counter[str]()
         for keys in pages(client, _SAMPLED):
             kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
             known = [(n, kind) for n, kind in enumerate(kinds) if kind in IN_PIECES]
             sizes = ask(client, [(IN_PIECES[kind][0], keys[n]) for n, kind in known])
-            few = Counter[str]()
+            measured = Counter[str]()
             usual = []
             for (n, kind), size in zip(known, sizes, strict=True):
-                found[kind] += size
+                sampled[kind] += size
                 if size < (_LONG if kind == "string" else _MANY):  # holds the server only shortly
                     usual.append(keys[n])
-                    few[kind] += size
+                    measured[kind] += size
             seen += len(keys)
             if usual:
-                self._measure(client, usual, few)
+                self._measure(client, usual, measured)
             if seen >= _MOST_SAMPLED or time.monotonic() > end:
                 break
-        self.elements += Counter({kind: round(n * count / seen) for kind, n in found.items()})
+        self.elements += Counter({kind: round(n * count / seen) for kind, n in sampled.items()})
 
     def _measure(self, client: Any, keys: Sequence[bytes], elements: Counter[str]) -> None:
         began, size, slices = time.monotonic(), 0, Slices()
@@ -592,8 +592,8 @@ def _compared(
     if not (info and there):
         return notes
     if policy := evicting(there):
-        found = eviction(policy)
-        notes.append(f"{server} {found.text}: {found.remedy}")
+        problem = eviction(policy)
+        notes.append(f"{server} {problem.text}: {problem.remedy}")
     notes += _forbidden(f"an abort will fail: {server}", new, _ABORTING[copying])
     with suppress(RedisError, OSError):  # CONFIG is not permitted
         before, after = (Limits(client.config_get(LIMITS_PATTERN)) for client in (old, new))
@@ -653,7 +653,7 @@ def _copied_whole(client: Any, end: float) -> Iterator[str]:
     with one_connection(client) as line:
         vectors, modules = line.ask([("COMMAND", "INFO", "VADD"), ("MODULE", "LIST")])
     # Without the right to ask, there may be some.
-    if not any(isinstance(each, Exception) or any(each) for each in (vectors, modules)):
+    if not any(isinstance(reply, Exception) or any(reply) for reply in (vectors, modules)):
         return
     for keys in pages(client, 10 * _SAMPLED):
         if time.monotonic() > end:
@@ -671,9 +671,9 @@ def _copied_whole(client: Any, end: float) -> Iterator[str]:
 def _counts(info: Mapping[str, Any]) -> dict[int, int]:
     """Return how many keys each database has."""
     return {
-        int(name[2:]): int(each["keys"])
-        for name, each in info.items()
-        if name.startswith("db") and name[2:].isdigit() and isinstance(each, dict)
+        int(name[2:]): int(counts["keys"])
+        for name, counts in info.items()
+        if name.startswith("db") and name[2:].isdigit() and isinstance(counts, dict)
     }
 
 
@@ -703,7 +703,7 @@ def _located(
             continue
         entries[shard] = entry
         databases.append(entry.database)
-        if not any(same(server, each) for each in servers):
+        if not any(same(server, known) for known in servers):
             servers.append(server)
     if len(servers) > 1:
         raise InvalidArgumentError(
@@ -712,7 +712,7 @@ def _located(
             "move the shards of one server at a time",
         )
     shard, like = next(iter(entries.items()))
-    names = [str(each) for each in entries]
+    names = [str(one) for one in entries]
     return names, servers[0], Stored(like, entry_key(*shard)), databases
 
 
@@ -805,7 +805,7 @@ def _placed(
     count: int,
 ) -> tuple[list[Place], list[Place]]:
     """Return the sources and as many unused databases, with one name for each server."""
-    named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
+    named = [ServerAddress.parse(name) for name in over] or [place.server for place in sources]
     fleet = KnownServers(components.values(), *named)
     left = [Place(fleet.name_of(place.server), place.database) for place in sources]
     free = {

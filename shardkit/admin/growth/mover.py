@@ -108,7 +108,7 @@ class Mover(ABC):
         followed = False
         for server in servers if not move.is_over else ():
             successor = self._successor(server)
-            known = any(self._same(successor, each) for each in servers)
+            known = any(self._same(successor, known_one) for known_one in servers)
             if successor and not known and self._has_replaced(successor, server):
                 replace_server(move, server, successor)
                 followed = True
@@ -118,15 +118,15 @@ class Mover(ABC):
         """Whether a server that entries name was a replica, which a failover promoted."""
         login = self._servers.login(successor)
         try:
-            former, role = (role_at(each, login) for each in (server, successor))
+            former, role = (role_at(address, login) for address in (server, successor))
         except (RedisError, OSError):  # it is gone
             return True
         return (
             self._same(former.master, successor)
             or former.history in (role.history, role.raw.get("master_replid2"))
             or any(
-                (each.source, each.target) == (server, successor)
-                for each in pending_fences(self._config)
+                (fence.source, fence.target) == (server, successor)
+                for fence in pending_fences(self._config)
             )
         )
 
@@ -253,7 +253,7 @@ class Expected:
         ``measured`` has of parts of the work how long each took just now, and on an idle machine.
         """
         parts = [(now, idle) for now, idle in measured if now > 0 < idle]
-        now, idle = (sum(each) for each in zip((0.0, 0.0), *parts, strict=True))
+        now, idle = (sum(column) for column in zip((0.0, 0.0), *parts, strict=True))
         # Of few keys it is the exchanges that take the time: then little is known.
         slowness, known = (now + _FEW) / (idle + _FEW), idle / (idle + _FEW)
         spread = 0.0

@@ -56,18 +56,18 @@ def asking_for_large(keys: Sequence[bytes], least: int = LARGE) -> Commands:
 
 
 def large_values(
-    client: Any, keys: Sequence[bytes], said: Any = None, least: int = LARGE
+    client: Any, keys: Sequence[bytes], reply: Any = None, least: int = LARGE
 ) -> dict[bytes, int]:
     """Return which values have more than some bytes in memory, and how many.
 
     ``said`` is the reply to `asking_for_large`. If the user must not ask that, strings count by
     their length, and others if they have many members.
     """
-    if said is None:
+    if reply is None:
         with suppress(ResponseError):
-            [said] = ask(client, asking_for_large(keys, least))
-    if isinstance(said, list):
-        return {keys[n]: size for n, size in said}
+            [reply] = ask(client, asking_for_large(keys, least))
+    if isinstance(reply, list):
+        return {keys[n]: size for n, size in reply}
     kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
     own = [(key, kind) for key, kind in zip(keys, kinds, strict=True) if kind in IN_PIECES]
     with one_connection(client) as line:  # a type may change in between
@@ -82,7 +82,7 @@ def large_values(
 def has_expiring_fields(keyspace: Mapping[str, Any]) -> bool:
     """Whether fields of hashes expire, by the numbers of Valkey and Redis."""
     return any(
-        each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
+        db.get("keys_with_volatile_items") or db.get("subexpiry") for db in keyspace.values()
     )
 
 
@@ -104,8 +104,8 @@ def pieces(source: Any, target: Any, key: bytes, kind: str, size: int) -> Iterat
     cursor = b"0"
     for start in range(0, sys.maxsize, page):
         if kind in ("string", "list"):
-            [found] = ask(source, [(read, key, start, start + page - 1)])
-            members = found if isinstance(found, list) else [found] if found else []
+            [reply] = ask(source, [(read, key, start, start + page - 1)])
+            members = reply if isinstance(reply, list) else [reply] if reply else []
             is_last = not members
         else:
             [[cursor, members]] = ask(source, [(read, key, cursor, "COUNT", page)])
@@ -131,10 +131,10 @@ def _ends_of(source: Any, key: bytes, fields: Sequence[bytes]) -> Iterator[Argum
 
 
 def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Commands]:
-    [said] = ask(source, [("XINFO", "STREAM", key)])
-    info = _named(said)
-    groups = [_named(each) for each in ask(source, [("XINFO", "GROUPS", key)])[0]]
-    names = [each[b"name"] for each in groups]
+    [reply] = ask(source, [("XINFO", "STREAM", key)])
+    info = _named(reply)
+    groups = [_named(group) for group in ask(source, [("XINFO", "GROUPS", key)])[0]]
+    names = [group[b"name"] for group in groups]
     last, length = info[b"last-generated-id"], info[b"length"]
     page = min(_MEMBERS, max(1, _PIECE * length // size))
     # Pending entries that were deleted: XCLAIM needs them, so they exist for a moment.
@@ -143,12 +143,12 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
             _parts(id_)
             for name in names
             for pending in _pending(source, key, name, page)
-            for id_, found in zip(
-                [each[0] for each in pending],
-                ask(source, [("XRANGE", key, each[0], each[0]) for each in pending]),
+            for id_, entry in zip(
+                [message[0] for message in pending],
+                ask(source, [("XRANGE", key, message[0], message[0]) for message in pending]),
                 strict=True,
             )
-            if not found
+            if not entry
         }
     )
     there: Mapping[bytes, Any] = {}
@@ -164,32 +164,32 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         if ask(target, [("XLEN", key)]) == [length - added]:
             start = b"(" + there[b"last-generated-id"]
             before = ask(target, [("XINFO", "GROUPS", key)])[0]
-            yield [("XGROUP", "DESTROY", key, _named(each)[b"name"]) for each in before]
+            yield [("XGROUP", "DESTROY", key, _named(group)[b"name"]) for group in before]
     if start == b"-":
         yield [("UNLINK", key)]
     created: list[Arguments] = []
-    for each in groups:
-        read = each.get(b"entries-read")
+    for group in groups:
+        read = group.get(b"entries-read")
         more = () if read is None else ("ENTRIESREAD", read)
-        at = each[b"last-delivered-id"]
-        created.append(("XGROUP", "CREATE", key, each[b"name"], at, "MKSTREAM", *more))
+        at = group[b"last-delivered-id"]
+        created.append(("XGROUP", "CREATE", key, group[b"name"], at, "MKSTREAM", *more))
     yield created
     early = list(gone)
     while True:
         [entries] = ask(source, [("XRANGE", key, start, last, "COUNT", page)])
         until = _parts(entries[-1][0] if len(entries) == page else last)
-        kept = [each for each in early if each <= until]
+        kept = [id_ for id_ in early if id_ <= until]
         early = early[len(kept) :]
-        every = {**{each: [b"", b""] for each in kept}, **{_parts(id_): f for id_, f in entries}}
+        every = {**{id_: [b"", b""] for id_ in kept}, **{_parts(id_): f for id_, f in entries}}
         for some in pages(sorted(every), page):
-            yield [("XADD", key, b"%d-%d" % each, *every[each]) for each in some]
+            yield [("XADD", key, b"%d-%d" % item, *every[item]) for item in some]
         if len(entries) < page:
             break
         start = b"(" + entries[-1][0]
     for name in names:
         consumers = ask(source, [("XINFO", "CONSUMERS", key, name)])[0]
         for some in pages(consumers, _MEMBERS // 2):
-            yield [("XGROUP", "CREATECONSUMER", key, name, _named(each)[b"name"]) for each in some]
+            yield [("XGROUP", "CREATECONSUMER", key, name, _named(item)[b"name"]) for item in some]
         for pending in _pending(source, key, name, _CLAIMED // (_CLAIM + len(key) + len(name))):
             yield [
                 (
@@ -199,7 +199,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
                 for id_, consumer, idle, count in pending
             ]
     for n in range(0, len(gone), _MEMBERS):
-        yield [("XDEL", key, *(b"%d-%d" % each for each in gone[n : n + _MEMBERS]))]
+        yield [("XDEL", key, *(b"%d-%d" % id_ for id_ in gone[n : n + _MEMBERS]))]
     counts: Arguments = ()
     if b"entries-added" in info:
         counts = ("ENTRIESADDED", info[b"entries-added"])
@@ -219,8 +219,8 @@ def _pending(source: Any, key: bytes, group: bytes, most: int) -> Iterator[list[
         start = b"(" + page[-1][0]
 
 
-def _named(said: Any) -> dict[bytes, Any]:
-    return said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+def _named(reply: Any) -> dict[bytes, Any]:
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _parts(id_: bytes) -> tuple[int, ...]:

@@ -256,11 +256,11 @@ def _moves(
     machines: Sequence[ServerAddress],
     separate: bool,
 ) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    found: dict[tuple[str, str], list[str]] = {}
+    shards_of: dict[tuple[str, str], list[str]] = {}
     for shard, source, target in taken:
         pair = tuple(
             str(ServerAddress(at.host, at.port + shard) if separate else at)
             for at in (machines[source], machines[target])
         )
-        found.setdefault((pair[0], pair[1]), []).append(str(Shard(component, shard)))
-    return tuple((source, target, tuple(shards)) for (source, target), shards in found.items())
+        shards_of.setdefault((pair[0], pair[1]), []).append(str(Shard(component, shard)))
+    return tuple((source, target, tuple(shards)) for (source, target), shards in shards_of.items())

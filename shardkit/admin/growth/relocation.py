@@ -44,12 +44,12 @@ class ServerAddress(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
         """Read ``host:port``, ``[::1]:6379`` or a host alone."""
-        found = re.fullmatch(r"(?:\[([^\]@]+)\]|([^:\[\]/\s@]+))(?::([0-9]{1,5}))?", text)
-        port = int(found[3] or DEFAULT_PORT) if found else 0
-        if not found or not 0 < port < 65536 or not is_host(found[1] or found[2]):
-            said = mask("host", text)  # perhaps a login is in front of it
-            raise InvalidArgumentError(f"{said!r:.80} is not a server", "specify HOST:PORT")
-        return cls(found[1] or found[2], port)
+        match = re.fullmatch(r"(?:\[([^\]@]+)\]|([^:\[\]/\s@]+))(?::([0-9]{1,5}))?", text)
+        port = int(match[3] or DEFAULT_PORT) if match else 0
+        if not match or not 0 < port < 65536 or not is_host(match[1] or match[2]):
+            shown = mask("host", text)  # perhaps a login is in front of it
+            raise InvalidArgumentError(f"{shown!r:.80} is not a server", "specify HOST:PORT")
+        return cls(match[1] or match[2], port)
 
 
 class Place(NamedTuple):
@@ -158,12 +158,12 @@ def relocated(
         if "zone" in fields:
             former["zone"] = fields.pop("zone")
         replicas = []
-        for replica, each in _replicas(entry):
-            if same(address_of(each), target):
+        for replica, at_replica in _replicas(entry):
+            if same(address_of(at_replica), target):
                 if "zone" in replica:
                     fields["zone"] = replica["zone"]
-            elif not same(address_of(each), source):
-                at = address_of(each)  # which may come from its master
+            elif not same(address_of(at_replica), source):
+                at = address_of(at_replica)  # which may come from its master
                 if at is not None and "url" not in replica:
                     replica = {**replica, "host": at.host, "port": at.port}
                 replicas.append(replica)
@@ -188,7 +188,7 @@ def with_replica(
     described = {"host": replica.host, "port": replica.port, **({"zone": zone} if zone else {})}
 
     def change(entry: Entry, where: str) -> Entry:
-        is_named = any(same(address_of(each), replica) for each in entry.replicas)
+        is_named = any(same(address_of(other), replica) for other in entry.replicas)
         if entry.is_cluster or not same(address_of(entry), master) or is_named:
             return entry
         fields = entry.fields
@@ -240,7 +240,9 @@ def without_replica(
     """Return the components that change when entries no longer name a replica."""
 
     def change(entry: Entry, where: str) -> Entry:
-        kept = [fields for fields, each in _replicas(entry) if not same(address_of(each), replica)]
+        kept = [
+            fields for fields, other in _replicas(entry) if not same(address_of(other), replica)
+        ]
         if len(kept) == len(entry.replicas):
             return entry
         fields = entry.fields
@@ -307,14 +309,14 @@ def _replicas(entry: Entry) -> list[tuple[dict[str, Any], Entry]]:
 
 def at_server(fields: Mapping[str, Any], server: ServerAddress, where: str) -> dict[str, Any]:
     """Return an entry's fields with another server."""
-    found = dict(fields)
-    if "url" not in found:
-        return {**found, "host": server.host, "port": server.port}
-    parts = _URL.fullmatch(found["url"])
+    moved = dict(fields)
+    if "url" not in moved:
+        return {**moved, "host": server.host, "port": server.port}
+    parts = _URL.fullmatch(moved["url"])
     if parts is None:
         raise ConfigError(
             f"{where}: its url is a reference, so its server cannot be replaced",
             "write host and port, with a reference for the password",
         )
-    found["url"] = f"{parts['before']}{server}{parts['after']}"
-    return found
+    moved["url"] = f"{parts['before']}{server}{parts['after']}"
+    return moved

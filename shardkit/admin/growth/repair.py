@@ -79,14 +79,16 @@ def repair_changes(config: redis.Redis, *, dry_run: bool = False) -> list[Repair
     while True:
         with journal.lease(config) as lease:
             search = _ClosedDatabases(lease, read_components(config))
-            found = search.repairs()
+            new = search.repairs()
             if repairs:
-                found = [each for each in found if each.action != "left" and each not in repairs]
+                new = [
+                    repair for repair in new if repair.action != "left" and repair not in repairs
+                ]
             if not dry_run:
                 search.carry_out()
-        repairs += found
-        resumed = [each for each in found if each.change and each.action in _RESUMED]
-        moves = {each.name: each.action for each in resumed}
+        repairs += new
+        resumed = [repair for repair in new if repair.change and repair.action in _RESUMED]
+        moves = {repair.name: repair.action for repair in resumed}
         failed: list[ShardKitError] = []
         for name in moves if not dry_run else ():
             try:
@@ -113,12 +115,12 @@ def open_database(config: redis.Redis, place: str) -> Repair:
     at = Place.parse(place)
     with journal.lease(config) as lease:
         search = _ClosedDatabases(lease, read_components(config))
-        found = {each.database: each for each in search.repairs()}.get(str(at))
-        if found is None or found.action == "close":
+        repair = {closed.database: closed for closed in search.repairs()}.get(str(at))
+        if repair is None or repair.action == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
-        if found.action not in ("left", "unknown"):
+        if repair.action not in ("left", "unknown"):
             raise GrowthError(
-                f"{at} is closed by the move of {found.name}: {found.reason}",
+                f"{at} is closed by the move of {repair.name}: {repair.reason}",
                 "continue it: shardkit changes repair",
             )
         with search.client(at) as client:
@@ -126,11 +128,11 @@ def open_database(config: redis.Redis, place: str) -> Repair:
                 raise GrowthError(
                     f"{at} has keys, such as {keys[0]}", "delete them if nothing needs them"
                 )
-            gate.lift({at: client}, found.change)
-        if move := search.moves.get(found.change):
+            gate.lift({at: client}, repair.change)
+        if move := search.moves.get(repair.change):
             move.opened.append(str(at))
             lease.write(move)
-    return replace(found, action="open")
+    return replace(repair, action="open")
 
 
 class _ClosedDatabases:
@@ -139,7 +141,7 @@ class _ClosedDatabases:
         self._rebuilt: dict[str, Move] = {}  # what is written again
         self._unfenced: list[tuple[Place, Move]] = []
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
-        self.moves = {each.id: each for each in journal.read_all(lease.config)}
+        self.moves = {move.id: move for move in journal.read_all(lease.config)}
         self._logins: dict[ServerAddress, Stored] = {}
         for server, login in relocation.masters_in(components.values()):
             self._logins.setdefault(server, login)
@@ -172,12 +174,12 @@ class _ClosedDatabases:
             yield client
 
     def repairs(self) -> list[Repair]:
-        found = []
+        repairs = []
         for server in self._logins:
             with suppress(RedisError, OSError), connected_to(server, self._login(server)) as asked:
                 role = role_of(asked)
                 if role.master is not None:
-                    found.append(self._of_replica(server, role, role.master))
+                    repairs.append(self._of_replica(server, role, role.master))
                     continue
                 info = asked.info("keyspace")
                 numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
@@ -189,8 +191,8 @@ class _ClosedDatabases:
                         else:
                             closes = fence is not None and client.pttl(FENCE_KEY) == -1
                         if closes:
-                            found.append(self._repair(place, client, fence or b"{}"))
-        return [*found, *self._decided({each.change for each in found}), *self._without_fences()]
+                            repairs.append(self._repair(place, client, fence or b"{}"))
+        return [*repairs, *self._decided({one.change for one in repairs}), *self._without_fences()]
 
     def _of_replica(self, server: ServerAddress, role: ServerRole, master: ServerAddress) -> Repair:
         """Find out why entries name a replica as a master: it was moved or failed over."""
@@ -200,8 +202,8 @@ class _ClosedDatabases:
                 why = f"it is {move.phase}"
                 return Repair(f"{server}/*", move.id, move.name, "resume", why)
         try:
-            found = role_at(master, self._login(server))
-            if found.is_master and found.history == role.history:
+            role_now = role_at(master, self._login(server))
+            if role_now.is_master and role_now.history == role.history:
                 self._replaced[server] = master
                 why = f"it is a replica of {master}, which has its data"
                 return Repair(f"{server}/*", "", str(server), "follow", why)
@@ -229,7 +231,7 @@ class _ClosedDatabases:
         if place in self._nodes:
             return self._nodes[place][1]
         entries = relocation.entries_in(self._components)
-        names = (n for n, each in entries.items() if relocation.place_in(each, [place], self._same))
+        names = (n for n, own in entries.items() if relocation.place_in(own, [place], self._same))
         return next(names, "")
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:

@@ -86,8 +86,8 @@ class ByPlacement(CopyRule):
         super().__init__(move)
         self._component = move.name
         self._before, self._after = move.placements
-        self._old = [Place.parse(each) for each in move.sources]
-        self._new = [Place.parse(each) for each in move.targets]
+        self._old = [Place.parse(at) for at in move.sources]
+        self._new = [Place.parse(at) for at in move.targets]
         self.names = {
             place: str(Shard(move.name, n if self._after else None))
             for n, place in enumerate(self._new)

@@ -129,49 +129,49 @@ LoginOf: TypeAlias = Callable[[ServerAddress], Stored]
 
 def touched(databases: Mapping[ServerAddress, Iterable[object]], login_of: LoginOf) -> list[str]:
     """Return what `Change.databases` has: by each server's address, run id and replication id."""
-    found: list[str] = []
+    names_: list[str] = []
     for server, numbers in databases.items():
         names = {str(server): None}
         with suppress(*ServerErrors), connected_to(server, login_of(server)) as client:
             identity = identify(client)
             names |= {identity.server: None, identity.data: None}
-        found += numbered(product(names, numbers))
-    return found
+        names_ += numbered(product(names, numbers))
+    return names_
 
 
 def config_databases(server: ServerAddress, login: Stored, numbers: Iterable[int]) -> list[str]:
     """Return which databases hold entries: their server must remain a master at its address."""
-    found = []
+    problems = []
     for number in numbers:
         with (
             suppress(RedisError, OSError),
             connected_to(server, login, database=number) as client,
         ):
             if client.exists(EPOCH_KEY, login.where):
-                found.append(f"database {number} of {server} is the config server's")
-    return found
+                problems.append(f"database {number} of {server} is the config server's")
+    return problems
 
 
 def role_of(client: Any) -> ServerRole:
     """Ask a server for its role."""
-    said: dict[str, Any] = client.info("replication")
-    is_master = said["role"] == "master"
-    linked = said.get("master_link_status") == "up" and not said.get("master_sync_in_progress")
+    info: dict[str, Any] = client.info("replication")
+    is_master = info["role"] == "master"
+    linked = info.get("master_link_status") == "up" and not info.get("master_sync_in_progress")
     # A replica may have replicas of its own.
     replicas = tuple(
-        (ServerAddress(str(each["ip"]), int(each["port"])), int(each["offset"]))
-        for name, each in said.items()
-        if name.startswith("slave") and isinstance(each, Mapping) and each.get("state") == "online"
+        (ServerAddress(str(line["ip"]), int(line["port"])), int(line["offset"]))
+        for name, line in info.items()
+        if name.startswith("slave") and isinstance(line, Mapping) and line.get("state") == "online"
     )
     return ServerRole(
         is_master,
-        None if is_master else ServerAddress(str(said["master_host"]), int(said["master_port"])),
+        None if is_master else ServerAddress(str(info["master_host"]), int(info["master_port"])),
         linked,
-        int(said["master_repl_offset"] if is_master else said["slave_repl_offset"]),
-        str(said["master_replid"]),
-        int(said.get("master_link_down_since_seconds", 0)),
+        int(info["master_repl_offset"] if is_master else info["slave_repl_offset"]),
+        str(info["master_replid"]),
+        int(info.get("master_link_down_since_seconds", 0)),
         replicas,
-        said,
+        info,
     )
 
 
@@ -190,7 +190,7 @@ def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
 
 def is_refused(error: BaseException) -> bool:
     """Whether an error means that nothing listens at the address."""
-    return any(isinstance(each, ConnectionRefusedError) for each in errors_behind(error))
+    return any(isinstance(cause, ConnectionRefusedError) for cause in errors_behind(error))
 
 
 def same_server(one: ServerAddress, other: ServerAddress) -> bool:
@@ -199,10 +199,10 @@ def same_server(one: ServerAddress, other: ServerAddress) -> bool:
 
 
 def _addresses(host: str) -> set[str]:
-    found = {host}
+    addresses = {host}
     with suppress(OSError):
-        found |= {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
-    return found
+        addresses |= {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    return addresses
 
 
 Order: TypeAlias = Callable[..., object]
@@ -238,12 +238,12 @@ def mismatched_tls(client: Any, server: ServerAddress, login: Stored) -> list[st
     like, where = login
     wanted = "yes" if like.resolved(where).get("ssl") else "no"
     with suppress(RedisError, OSError):
-        found = client.config_get(_TLS).get(_TLS, "no")
-        if found != wanted:
+        setting = client.config_get(_TLS).get(_TLS, "no")
+        if setting != wanted:
             by = "over TLS" if wanted == "yes" else "without TLS"
             return [
                 f"{server} cannot replicate a server that {where} reaches {by} "
-                f"({_TLS} is {found}): CONFIG SET {_TLS} {wanted}"
+                f"({_TLS} is {setting}): CONFIG SET {_TLS} {wanted}"
             ]
     return []
 
@@ -271,7 +271,7 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float, orde
     with _acknowledging(replica) as acknowledge:
         # A master counts a replica as online once that has acknowledged the copy.
         end = time.monotonic() + TIMEOUT
-        while not (seen := [each for each, _ in role_of(master).replicas if same_server(each, to)]):
+        while not (seen := [name for name, _ in role_of(master).replicas if same_server(name, to)]):
             if time.monotonic() > end:
                 raise GrowthError(
                     f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
@@ -292,8 +292,8 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float, orde
                 acknowledge()
                 if role_of(replica).is_master:
                     return time.monotonic() - began
-                said = role_of(master)
-                if said.is_master and not _is_handing_over(said):
+                role = role_of(master)
+                if role.is_master and not _is_handing_over(role):
                     break
                 late = time.monotonic() - began - seconds
                 if late > 2 * TIMEOUT:
@@ -382,23 +382,23 @@ def wait_for_copy(
     end = time.monotonic() + seconds
     while True:
         try:
-            found, ahead = role_of(replica), role_of(master)
+            own, ahead = role_of(replica), role_of(master)
         except RedisTimeoutError:  # a server that handles gigabytes answers late
             if time.monotonic() > end:
                 raise
             continue
-        if found.is_master:
+        if own.is_master:
             raise GrowthError(
                 "the new server no longer follows its master: it was restarted or reconfigured. "
                 "Nothing has changed for clients",
                 f"empty it if it has keys (FLUSHALL), {again}",
             )
-        if found.linked and found.history == ahead.history and ahead.offset - found.offset < _NEAR:
+        if own.linked and own.history == ahead.history and ahead.offset - own.offset < _NEAR:
             return
         if time.monotonic() > end:
             raise GrowthError(
                 f"the copy was not complete within {seconds:g} s (its link to the master is "
-                f"{'up' if found.linked else 'down'}): nothing has changed for clients",
+                f"{'up' if own.linked else 'down'}): nothing has changed for clients",
                 f"wait until it is (shardkit replicas tree), {again}",
             )
         with suppress(RedisError):
@@ -420,8 +420,8 @@ def unfit(master: Side, replica: Side) -> list[str]:
     if there["role"] == "slave" and not follows:
         problems.append(f"{target} is a replica of another server")
     filled = {
-        name: each["keys"]
-        for name, each in there.items()
+        name: counts["keys"]
+        for name, counts in there.items()
         if name[:2] == "db" and name[2:].isdigit()
     }
     if filled.get("db0") == 1 and new.exists(TOKEN_KEY):  # a killed process was about to do this
@@ -522,8 +522,8 @@ class KnownServers:
 
     def replicas_of(self, master: ServerAddress) -> list[ServerAddress]:
         """Return the replicas that the entries of a master name."""
-        every = (each for _, entry in self.entries_on(master) for each in entry.replicas)
-        return [each for each in dict.fromkeys(map(address_of, every)) if each is not None]
+        every = (replica for _, entry in self.entries_on(master) for replica in entry.replicas)
+        return [address for address in dict.fromkeys(map(address_of, every)) if address is not None]
 
     def nameless(
         self, server: ServerAddress, databases: Collection[int] | None = None

@@ -68,9 +68,9 @@ def turn_on_notifications(client: Any) -> str:
 
 def _calls(stats: Mapping[str, Any]) -> dict[str, int]:
     """Return how often each command was called, refused calls included."""
-    found = {name: stats.get(f"cmdstat_{name}") or {} for name in UNTOLD}
+    counts = {name: stats.get(f"cmdstat_{name}") or {} for name in UNTOLD}
     kinds = "calls", "rejected_calls"
-    return {name: sum(int(each.get(kind, 0)) for kind in kinds) for name, each in found.items()}
+    return {name: sum(int(line.get(kind, 0)) for kind in kinds) for name, line in counts.items()}
 
 
 class KeyCapture:
@@ -159,8 +159,8 @@ class KeyCapture:
         now = _calls(self._client.info("commandstats"))
         called = [name for name in UNTOLD if now[name] != self._calls[name]]
         if called:
-            names = {"CONFIG RESETSTAT" if each == _CANARY else each for each in called}
-            listed = ", ".join(sorted(each.upper().replace("|", " ") for each in names))
+            names = {"CONFIG RESETSTAT" if command == _CANARY else command for command in called}
+            listed = ", ".join(sorted(command.upper().replace("|", " ") for command in names))
             raise MissedChangesError(f"{listed} was called", "copy again")
 
     def expect_setting(self) -> None:
@@ -225,18 +225,18 @@ class KeyCapture:
             while not self._ended:
                 if not self._connection.can_read(timeout=_POLL):
                     continue
-                said = self._connection.read_response(disable_decoding=True)
-                if said[0] == b"pmessage":
-                    prefix, colon, name = said[2].partition(b":")
+                message = self._connection.read_response(disable_decoding=True)
+                if message[0] == b"pmessage":
+                    prefix, colon, name = message[2].partition(b":")
                     key = self._prefixes[prefix + colon], name
-                    emptied = said[3] == b"del" and last == [said[2], b"hexpired"]
-                    by_client = not emptied and said[3] not in _OF_ITSELF
-                    last = said[2:]
+                    emptied = message[3] == b"del" and last == [message[2], b"hexpired"]
+                    by_client = not emptied and message[3] not in _OF_ITSELF
+                    last = message[2:]
                     with self._lock:
                         self._changed[key] = self._changed.get(key, False) or by_client
                 else:  # the PONG for `wait_until_told`
                     with self._answered:
-                        self._heard = int(said[1])
+                        self._heard = int(message[1])
                         self._answered.notify_all()
         except (RedisError, OSError, ValueError, LookupError, TypeError) as error:
             with self._answered:
@@ -265,8 +265,8 @@ def libraries(client: Any) -> dict[str, bytes]:
         raise
     except ResponseError:  # a server before Redis 7.0
         return {}
-    found = [dict(zip(each[::2], each[1::2], strict=True)) for each in listed]
-    return {each[b"library_name"].decode(): each[b"library_code"] for each in found}
+    described = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in listed]
+    return {library[b"library_name"].decode(): library[b"library_code"] for library in described}
 
 
 def copy_libraries(source: Any, targets: Iterable[Any]) -> None:
@@ -391,9 +391,11 @@ class DatabaseCopy:
         for number, source in self._sources.items():
             for keys in slices.of([key for at, key in self._untold if at == number]):
                 with exchange.one_connection(source) as line:
-                    said = line.ask([("XINFO", "STREAM", key, "FULL", "COUNT", 1) for key in keys])
-                    named = dict(zip(keys, said, strict=True))
-                    others = [key for key, each in named.items() if isinstance(each, Exception)]
+                    replies = line.ask(
+                        [("XINFO", "STREAM", key, "FULL", "COUNT", 1) for key in keys]
+                    )
+                    named = dict(zip(keys, replies, strict=True))
+                    others = [key for key, reply in named.items() if isinstance(reply, Exception)]
                     values = exchange.accepted(line.ask([("DUMP", key) for key in others]))
                 slices.note(len(keys), sum(len(value or b"") for value in values))
                 marks = {key: _mark(value) for key, value in zip(others, values, strict=True)}
@@ -408,9 +410,7 @@ class DatabaseCopy:
 
     def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Copy changed keys, and those with which this failed before; return them."""
-        self._changed.update(
-            dict.fromkeys(each for each in changed if not exchange.is_own(each[1]))
-        )
+        self._changed.update(dict.fromkeys(key for key in changed if not exchange.is_own(key[1])))
         with self._writing():
             for number in self._sources:
                 self._copy(number, [[key for at, key in self._changed if at == number]])
@@ -446,9 +446,9 @@ class DatabaseCopy:
                     asked.append(own)
                 # The server looks at a page while this process handles the one before.
                 while len(asked) > (1 if keys else 0):
-                    own, [said] = asked.popleft(), line.replies()
-                    found = large_values(self._sources[number], own, said)
-                    large = {key for key, n in found.items() if self._in_pieces(number, key, n)}
+                    own, [reply] = asked.popleft(), line.replies()
+                    sizes = large_values(self._sources[number], own, reply)
+                    large = {key for key, n in sizes.items() if self._in_pieces(number, key, n)}
                     yield [key for key in own if key not in large] if large else own
 
     def _in_pieces(self, number: int, key: bytes, size: int) -> bool:
@@ -473,7 +473,7 @@ class DatabaseCopy:
                 with exchange.at_work(self._share):
                     self._send(target, batch)
                 self.bytes += sum(
-                    len(part) for each in batch for part in each[2:] if isinstance(part, bytes)
+                    len(part) for args in batch for part in args[2:] if isinstance(part, bytes)
                 )
                 self.tell()
             ends: Arguments = ("PERSIST", key)
@@ -495,7 +495,7 @@ class DatabaseCopy:
             key: _Read(source.database, left, packed, at, len(packed or b""))
             for key, left, packed in zip(keys, times, values, strict=True)
         }
-        self._slices.note(len(keys), sum(each.size for each in read.values()))
+        self._slices.note(len(keys), sum(value.size for value in read.values()))
         self._note_expiring(read, at)
         for target, own in self.rule.there(source, keys).items():
             waiting = self._read[target]
@@ -522,14 +522,14 @@ class DatabaseCopy:
 
     def _take_late(self) -> list[tuple[int, bytes]]:
         late = list(islice(self._late, _PAGE))
-        for each in late:
-            del self._late[each]
+        for key in late:
+            del self._late[key]
         return late
 
     def _note_expiring(self, read: Mapping[bytes, _Read], since: float) -> None:
         """Have keys that expire be copied again if that took too long for a busy machine."""
         if time.monotonic() > since + _LATE:
-            self._late |= {(each.number, key): None for key, each in read.items() if each.left >= 0}
+            self._late |= {(copy.number, key): None for key, copy in read.items() if copy.left >= 0}
 
     def _write(self, target: Place) -> None:
         """Write what has been read for a target."""
@@ -578,8 +578,8 @@ class DatabaseCopy:
                 self._guarded[target].settle()
 
 
-def _mark(said: Any) -> bytes:
-    return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
+def _mark(reply: Any) -> bytes:
+    return hashlib.blake2b(repr(reply).encode(), digest_size=16).digest()
 
 
 class _Read(NamedTuple):

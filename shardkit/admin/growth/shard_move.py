@@ -378,7 +378,7 @@ class ShardMover(Mover):
     def _has_emptied(self) -> bool:
         """Whether the emptying of the sources has begun; the record may be older than fences."""
         fences, move = gate.fences_of(self._old).values(), self._move
-        own = [gate.record_in(each) for each in fences if gate.move_of(each) == move.id]
+        own = [gate.record_in(fence) for fence in fences if gate.move_of(fence) == move.id]
         return move.emptied or any(record.get("emptied") for record in own)
 
     def _go_home(self, phase: str) -> None:
@@ -472,7 +472,7 @@ class ShardMover(Mover):
 
     def _lost_source(self) -> str:
         """Return a source that was restarted without its keys, of which the targets have copies."""
-        known = {each.rpartition("/")[0] for each in self._move.databases}
+        known = {database.rpartition("/")[0] for database in self._move.databases}
         for server, own in exchange.by_server(self._old).items():
             labels = [self._rule.label(Place(server, number)) for number in own]
             if any(self._move.keys.get(label) for label in labels) and not _have_keys(own):
@@ -533,7 +533,7 @@ class ShardMover(Mover):
                     "resume it with more time: --copy-timeout",
                 )
             keys, size = (
-                sum(getattr(each, name) for each in self._copies) for name in ("keys", "bytes")
+                sum(getattr(copy, name) for copy in self._copies) for name in ("keys", "bytes")
             )
             self._pace.note(COPIED, keys, move.total, "keys", size)
 
@@ -582,7 +582,7 @@ class ShardMover(Mover):
         """Return each server's run, and how many keys it has evicted."""
         sections = [("INFO", "server"), ("INFO", "stats")]
         asked = [(client, [sections]) for client in exchange.one_of_each(clients).values()]
-        texts = [b"\n".join(said) for said in exchange.ask_all(asked)]
+        texts = [b"\n".join(lines) for lines in exchange.ask_all(asked)]
         return [
             tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
             for text in texts
@@ -760,7 +760,7 @@ class ShardMover(Mover):
         move = self._move
         components = read_components(self._config)
         attest(
-            [each for each in components.values() if each.name in self._concerned],
+            [component for component in components.values() if component.name in self._concerned],
             read_epoch(self._config),
         )
         self._require_takeover()
@@ -777,13 +777,15 @@ class ShardMover(Mover):
         stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
-                found = set(written)
+                left = set(written)
                 for server, capture in captures.items():
                     capture.wait_until_told()
                     changed = capture.take()
                     capture.require_complete()
-                    found |= {(Place(server, n), key) for (n, key), told in changed.items() if told}
-                stale = found
+                    left |= {
+                        (Place(server, n), key) for (n, key), is_told in changed.items() if is_told
+                    }
+                stale = left
 
         place_of = {client: place for place, client in self._old.items()}
 
@@ -1053,12 +1055,12 @@ class ShardMover(Mover):
 
 
 def _answering(clients: Clients) -> Clients:
-    found: dict[Place, Any] = {}
+    answering: dict[Place, Any] = {}
     for server, own in exchange.by_server(clients).items():
         with suppress(RedisError, OSError):
             next(iter(own.values())).ping()
-            found |= {Place(server, number): client for number, client in own.items()}
-    return found
+            answering |= {Place(server, number): client for number, client in own.items()}
+    return answering
 
 
 def _have_keys(clients: Mapping[Any, Any]) -> bool:

@@ -325,7 +325,7 @@ class Channel(virtual.Channel):
             return queue_declare_ok_t(queue, 0, 0)
 
     def get_table(self, exchange: str) -> list[tuple[str, Any, str]]:
-        self._bind_late(each for each in self._unbound if each[0] == exchange)
+        self._bind_late(binding for binding in self._unbound if binding[0] == exchange)
         read, table = self._transport.tables.get(exchange, (0.0, []))
         kind = self.typeof(exchange)
         if kind.type == "direct" or time.monotonic() - read > KNOWN_FOR:

@@ -180,7 +180,7 @@ class Breaker:
 
     def _place(self, shard: object = None) -> tuple[str, dict[str, Any]]:
         """Return the shards in use on the server, and the server: as text, and as fields."""
-        shards = {str(each or "") for each in (shard, *(p.policy.shard for p in list(self.pools)))}
+        shards = {str(name or "") for name in (shard, *(p.policy.shard for p in list(self.pools)))}
         named = sorted(shards - {""}, key=natural)
         place = f"{few(named, ', ')} ({self.address})" if named else self.address
         return place, {"shards": named, "server": self.address}

@@ -111,7 +111,7 @@ _RAW = {"protocol": 2, "decode_responses": False}
 class _Endpoints(dict["Number", Endpoint]):
     """The endpoints of one version of a component, and its clients; both are built when needed."""
 
-    def __init__(self, clients: Clients, held: _Held, component: Component, raw: bool | None):
+    def __init__(self, clients: Clients, scope: _Scope, component: Component, raw: bool | None):
         super().__init__()
         self.component = component
         self.raw = raw
@@ -119,20 +119,20 @@ class _Endpoints(dict["Number", Endpoint]):
         # By what entries share; None if clients with raw replies are as the others.
         self.accesses: dict[object, Access | None] = {}
         self.build_lock = threading.RLock()
-        self._clients, self._held = weakref.ref(clients), weakref.ref(held)
+        self._clients, self._held = weakref.ref(clients), weakref.ref(scope)
 
     def __missing__(self, number: Number) -> Endpoint:
-        clients, held = self._clients(), self._held()
-        if clients is None or held is None:
+        clients, scope = self._clients(), self._held()
+        if clients is None or scope is None:
             raise closed_error()
-        return clients._endpoint(held, self, number)
+        return clients._endpoint(scope, self, number)
 
 
 _EndpointTables: TypeAlias = dict[tuple[str, bool | None], _Endpoints]
 
 
 @dataclass(eq=False)
-class _Held:
+class _Scope:
     """The clients of one event loop, or the blocking ones of all threads."""
 
     loop: Any = None
@@ -194,9 +194,9 @@ class Clients:
         self.closed = False
         self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
         self.follower: Callable[[], Any] = _nothing  # the private pool that follows changes
-        self._blocking = _Held()
-        self._of_loops: weakref.WeakSet[_Held] = weakref.WeakSet()  # each is kept by its loop
-        self._last: Callable[[], _Held | None] = _nothing
+        self._blocking = _Scope()
+        self._of_loops: weakref.WeakSet[_Scope] = weakref.WeakSet()  # each is kept by its loop
+        self._last: Callable[[], _Scope | None] = _nothing
         renewed_in_children(self)
 
     def get(self, component: Component, number: Number, raw: bool | None = None) -> Client:
@@ -217,13 +217,13 @@ class Clients:
 
     def aget(self, component: Component, number: Number, raw: bool | None = None) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
-        held = self._of_loop()
-        table = held.tables.get((component.name, raw))
+        scope = self._of_loop()
+        table = scope.tables.get((component.name, raw))
         if table is not None and table.component is component:
             known: AsyncClient | None = table.clients.get(number)
             if known is not None:
                 return known
-        return self._client(held, component, number, raw)  # type: ignore[no-any-return]
+        return self._client(scope, component, number, raw)  # type: ignore[no-any-return]
 
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return the `endpoints` for the running event loop."""
@@ -236,46 +236,46 @@ class Clients:
 
         Clients that nobody has used yet are not built for this.
         """
-        held = self._of_loop() if awaiting else self._blocking
-        endpoints = self.endpoints(component, False, held)
-        clients = self.endpoints(component, None, held).clients
+        scope = self._of_loop() if awaiting else self._blocking
+        endpoints = self.endpoints(component, False, scope)
+        clients = self.endpoints(component, None, scope).clients
         return {
             number: reply_callbacks(clients.get(number) or endpoints[number].access.client)
             for number in numbers
         }
 
-    def _of_loop(self) -> _Held:
+    def _of_loop(self) -> _Scope:
         loop = asyncio.get_running_loop()
-        held = self._last()  # mostly there is one loop; a look-up takes longer
-        if held is None or held.loop is not loop:
+        scope = self._last()  # mostly there is one loop; a look-up takes longer
+        if scope is None or scope.loop is not loop:
             with self._lock:
                 require_open(self)
-                held = kept_with(loop, self).get("clients") or self._hold(loop)
-                self._last = weakref.ref(held)
-        return held
+                scope = kept_with(loop, self).get("clients") or self._hold(loop)
+                self._last = weakref.ref(scope)
+        return scope
 
     def endpoints(
-        self, component: Component, raw: bool | None, held: _Held | None = None
+        self, component: Component, raw: bool | None, scope: _Scope | None = None
     ) -> _Endpoints:
         """Return where a link's commands for each shard of a component go; blocking by default.
 
         A shard is looked up at the first access, which raises as `get`.
         """
-        held = held or self._blocking
-        known = held.tables.get((component.name, raw))
+        scope = scope or self._blocking
+        known = scope.tables.get((component.name, raw))
         if known is not None and known.component is component:
             return known
         with self._lock:
             require_open(self)
-            table, displaced = self._current(held, component, raw)
+            table, displaced = self._current(scope, component, raw)
         _leave(displaced)
         if table.component is not component:  # the caller's is older than the last change
-            return _Endpoints(self, held, component, raw)
+            return _Endpoints(self, scope, component, raw)
         return table
 
-    def _newest(self, held: _Held, table: _Endpoints) -> _Endpoints:
+    def _newest(self, scope: _Scope, table: _Endpoints) -> _Endpoints:
         """Return the table of the latest version of a table's component."""
-        return held.tables.get((table.component.name, table.raw), table)
+        return scope.tables.get((table.component.name, table.raw), table)
 
     def changed(self, component: Component) -> None:
         """Drain the clients of earlier versions of a component, in all threads and loops."""
@@ -283,9 +283,9 @@ class Clients:
             displaced = self._displaced(self._blocking, component)
             of_loops = list(self._of_loops)
         _leave(displaced)
-        for held in of_loops:
+        for scope in of_loops:
             with suppress(RuntimeError):  # it is closed
-                held.loop.call_soon_threadsafe(self._changed_in, held, component)
+                scope.loop.call_soon_threadsafe(self._changed_in, scope, component)
         follower = self.follower()
         if follower is not None and follower.run is run_steps:
             follower.follow()
@@ -301,20 +301,20 @@ class Clients:
             built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
             self._abandon_closed_loops()
-            of_loops = [(held, list(held.built)) for held in self._of_loops]
-            for held, closables in of_loops:
-                held.tables = {}
-                for each in closables:
-                    each.closed = True
-                self._forget(held)
-        for each in built:
-            each.close_for_good()
-        for held, closables in of_loops:
-            if asyncio._get_running_loop() is held.loop:
-                _close_in_loop(held, closables)
+            of_loops = [(scope, list(scope.built)) for scope in self._of_loops]
+            for scope, closables in of_loops:
+                scope.tables = {}
+                for closable in closables:
+                    closable.closed = True
+                self._forget(scope)
+        for closable in built:
+            closable.close_for_good()
+        for scope, closables in of_loops:
+            if asyncio._get_running_loop() is scope.loop:
+                _close_in_loop(scope, closables)
             else:
                 with suppress(RuntimeError):  # it is closed
-                    held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
+                    scope.loop.call_soon_threadsafe(_close_in_loop, scope, closables)
 
     def close_with(self, closable: Any) -> None:
         """Have what uses blocking connections closed with the clients, by `close_for_good`."""
@@ -324,23 +324,23 @@ class Clients:
     def keep(self, private_pool: Any) -> None:
         """Have a private pool follow changes, and closed with the clients."""
         self.follower = weakref.ref(private_pool)
-        held = self._blocking if private_pool.run is run_steps else self._of_loop()
+        scope = self._blocking if private_pool.run is run_steps else self._of_loop()
         self._keeper = private_pool.keeper
-        held.built.update((private_pool, self._keeper))
+        scope.built.update((private_pool, self._keeper))
 
     async def aclose(self) -> None:
         """Close the running loop's clients; they say that it has ended unless the kit is closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            held = kept_with(loop, self).get("clients")
-            if held is None:
+            scope = kept_with(loop, self).get("clients")
+            if scope is None:
                 return
-            self._forget(held)
-        _close_in_loop(held, list(held.built), self.closed or ENDED)
+            self._forget(scope)
+        _close_in_loop(scope, list(scope.built), self.closed or ENDED)
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
-        tables = [each.tables.items() for each in (self._blocking, *self._of_loops)]
+        tables = [one.tables.items() for one in (self._blocking, *self._of_loops)]
         lines: dict[int, tuple[list[str], str]] = {}
         for (component, _), table in list(chain.from_iterable(tables)):
             used = [(n, _closable(client)) for n, client in list(table.clients.items())]
@@ -358,15 +358,15 @@ class Clients:
     def __repr__(self) -> str:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
 
-    def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
-        table = self.endpoints(component, raw, held)
-        latest = self._newest(held, table).component
+    def _client(self, scope: _Scope, component: Component, number: Number, raw: bool | None) -> Any:
+        table = self.endpoints(component, raw, scope)
+        latest = self._newest(scope, table).component
         if latest is not component and _entry(component, number) == _entry(latest, number):
-            return self._client(held, latest, number, raw)
+            return self._client(scope, latest, number, raw)
         shares = (
             raw is None and not component.entry_of(_shard_of(component.name, number)).is_cluster
         )
-        endpoint = (self.endpoints(component, False, held) if shares else table)[number]
+        endpoint = (self.endpoints(component, False, scope) if shares else table)[number]
         with table.build_lock:
             client = table.clients.get(number)
             if client is not None:
@@ -378,10 +378,10 @@ class Clients:
                 if raw is None:
                     pool = pool.share()
                     with self._lock:
-                        held.built.add(pool)
+                        scope.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
             reads, shard = isinstance(number, ReplicaOf), endpoint.shard
-            find = _Successors(weakref.ref(self), component, shard, raw, held.awaiting, reads)
+            find = _Successors(weakref.ref(self), component, shard, raw, scope.awaiting, reads)
             if endpoint.database is None:
                 find.own = {None: endpoint}
             if self.topology() is not None and hasattr(client, "place"):
@@ -392,12 +392,12 @@ class Clients:
                     client.reader = find.reader
             with self._lock:
                 table.clients[number] = client
-                is_current = self._newest(held, table) is table
+                is_current = self._newest(scope, table) is table
         if not is_current and endpoint.database is not None:
             client.connection_pool.drain()
         return client
 
-    def _endpoint(self, held: _Held, table: _Endpoints, number: Number) -> Endpoint:
+    def _endpoint(self, scope: _Scope, table: _Endpoints, number: Number) -> Endpoint:
         """Return where the commands for a shard go, and remember it in the table."""
         component = table.component
         # Not under the common lock, because a cluster's client connects.
@@ -405,15 +405,15 @@ class Clients:
             known: Endpoint | None = table.get(number)
             if known is not None:
                 return known
-            newest = self._newest(held, table)
+            newest = self._newest(scope, table)
             if newest is not table and _entry(component, number) == _entry(
                 newest.component, number
             ):
                 return newest[number]
-            endpoint = self._built(held, table, component, number)
+            endpoint = self._built(scope, table, component, number)
             with self._lock:
                 table[number] = endpoint
-                is_current = self._newest(held, table) is table
+                is_current = self._newest(scope, table) is table
         if self.closed:  # while it was built
             endpoint.owner.close_for_good()
             require_open(self)
@@ -422,7 +422,7 @@ class Clients:
         return endpoint
 
     def _built(
-        self, held: _Held, table: _Endpoints, component: Component, number: Number
+        self, scope: _Scope, table: _Endpoints, component: Component, number: Number
     ) -> Endpoint:
         replica = number if isinstance(number, ReplicaOf) else None
         shard = _shard_of(component.name, number)
@@ -435,10 +435,10 @@ class Clients:
             shared = entry.server_settings, replica is not None, reads
         access = table.accesses.get(shared, _UNKNOWN)
         if access is _UNKNOWN or (access and access.way is not None and access.way.draining):
-            access = self._access(held, table.raw, number, shard, entry, reads)
+            access = self._access(scope, table.raw, number, shard, entry, reads)
             table.accesses[shared] = access
         if access is None:
-            return self.endpoints(component, False, held)[number]
+            return self.endpoints(component, False, scope)[number]
         if access.way is None:
             return Endpoint(shard, entry.address, access, None)
         if not self._connector.shares:
@@ -452,7 +452,7 @@ class Clients:
 
     def _access(
         self,
-        held: _Held,
+        scope: _Scope,
         raw: bool | None,
         number: Number,
         shard: Shard,
@@ -483,13 +483,13 @@ class Clients:
         policy.of_replica = isinstance(number, ReplicaOf) and not (reads or entry.is_cluster)
         try:
             if is_shared:
-                pool = self._way_pool(held, way, fields)
+                pool = self._way_pool(scope, way, fields)
                 client = pool.client
             else:
-                client = self._connected(fields, held.awaiting)
+                client = self._connected(fields, scope.awaiting)
                 pool = None if entry.is_cluster else client.connection_pool
                 with self._lock:
-                    held.built.add(_closable(client))
+                    scope.built.add(_closable(client))
         except (RedisError, RedisClusterException, OSError) as error:
             reraise_handlers(error)
             raise ShardUnavailable(
@@ -501,22 +501,22 @@ class Clients:
         topology = self.topology()
         if topology is not None:
             topology.watch()
-        return Access(client, pool, policy, held.built, self._lock)
+        return Access(client, pool, policy, scope.built, self._lock)
 
     def _connected(self, fields: Mapping[str, Any], awaiting: bool) -> Any:
         connector = self._connector
         return connector.awaiting(fields) if awaiting else connector.blocking(fields)
 
-    def _way_pool(self, held: _Held, way: object, fields: dict[str, Any]) -> Any:
+    def _way_pool(self, scope: _Scope, way: object, fields: dict[str, Any]) -> Any:
         """Return the pool that owns the connections of a way to connect."""
         with self._lock:
-            pool = held.ways.get(way)
+            pool = scope.ways.get(way)
             if pool is None or pool.draining:
-                client = self._connected({**fields, "db": 0}, held.awaiting)
-                pool = held.ways[way] = client.connection_pool
+                client = self._connected({**fields, "db": 0}, scope.awaiting)
+                pool = scope.ways[way] = client.connection_pool
                 pool.client = copy.copy(client)  # without the pool: that would be a cycle
                 pool.client.connection_pool = None
-                held.built.add(pool)
+                scope.built.add(pool)
             return pool
 
     def _database(
@@ -560,14 +560,14 @@ class Clients:
         return CallPolicy.of(fields, shard, address, deadline=deadline, breaker=own)
 
     def _current(
-        self, held: _Held, component: Component, raw: bool | None
+        self, scope: _Scope, component: Component, raw: bool | None
     ) -> tuple[_Endpoints, list[Any]]:
         """Return the current table of a component (a newer one, perhaps), and what it displaced."""
         key = (component.name, raw)
-        old = held.tables.get(key)
+        old = scope.tables.get(key)
         if old is not None and old.component.version >= component.version:
             return old, []
-        table = held.tables[key] = _Endpoints(self, held, component, raw)
+        table = scope.tables[key] = _Endpoints(self, scope, component, raw)
         if old is None:
             return table, []
         displaced = []
@@ -579,49 +579,49 @@ class Clients:
                     displaced.append(item)
         return table, displaced
 
-    def _displaced(self, held: _Held, component: Component) -> list[Any]:
-        kinds = [raw for raw in (None, False, True) if (component.name, raw) in held.tables]
-        return [each for raw in kinds for each in self._current(held, component, raw)[1]]
+    def _displaced(self, scope: _Scope, component: Component) -> list[Any]:
+        kinds = [raw for raw in (None, False, True) if (component.name, raw) in scope.tables]
+        return [old for raw in kinds for old in self._current(scope, component, raw)[1]]
 
-    def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
+    def _hold(self, loop: asyncio.AbstractEventLoop) -> _Scope:
         """Return the table of a new loop's clients, which are closed when the loop ends."""
         self._abandon_closed_loops()
-        held = _Held(loop, cleanup=_until_shutdown(weakref.ref(self)), awaiting=True)
-        kept_with(loop, self)["clients"] = held
-        self._of_loops.add(held)
+        scope = _Scope(loop, cleanup=_until_shutdown(weakref.ref(self)), awaiting=True)
+        kept_with(loop, self)["clients"] = scope
+        self._of_loops.add(scope)
         with suppress(StopIteration):
-            held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
-        return held
+            scope.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
+        return scope
 
-    def _changed_in(self, held: _Held, component: Component) -> None:
+    def _changed_in(self, scope: _Scope, component: Component) -> None:
         with self._lock:
-            displaced = self._displaced(held, component)
+            displaced = self._displaced(scope, component)
         _leave(displaced)
         if (follower := self.follower()) is not None:
-            follower.following = held.loop.create_task(follower.follow())
+            follower.following = scope.loop.create_task(follower.follow())
 
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""
         with self._lock:
-            left = [held for held in self._of_loops if held.loop.is_closed()]
-            for held in left:
-                self._forget(held)
-                for closable in list(held.built):
+            left = [scope for scope in self._of_loops if scope.loop.is_closed()]
+            for scope in left:
+                self._forget(scope)
+                for closable in list(scope.built):
                     closable.closed, closable.draining = ENDED, True
         _abandon(left)
 
-    def _forget(self, held: _Held) -> None:
-        self._of_loops.discard(held)
-        kept_with(held.loop, self).clear()
+    def _forget(self, scope: _Scope) -> None:
+        self._of_loops.discard(scope)
+        kept_with(scope.loop, self).clear()
         self._last = _nothing
 
     def after_fork(self) -> None:
         """Forget everything in a forked child, whose locks a thread of the parent may hold."""
         self._lock = threading.RLock()
-        self._blocking = _Held()
+        self._blocking = _Scope()
         left = list(self._of_loops)
-        for held in left:
-            self._forget(held)
+        for scope in left:
+            self._forget(scope)
         _abandon(left)
 
 
@@ -867,25 +867,25 @@ def _leave(displaced: Iterable[Any]) -> None:
 
     Those of an event loop, in the loop.
     """
-    for each in displaced:
-        if isinstance(each, Endpoint):
-            each.leave()
+    for old in displaced:
+        if isinstance(old, Endpoint):
+            old.leave()
         else:
-            _closable(each).drain()
+            _closable(old).drain()
 
 
-def _close_in_loop(held: _Held, closables: list[Any], why: bool | str = True) -> None:
+def _close_in_loop(scope: _Scope, closables: list[Any], why: bool | str = True) -> None:
     """Close pools of the running loop now; it may never turn again."""
     for closable in closables:
         closable.close_for_good(why)
-    if not held.cleanup.ag_running:  # or it is the one that calls
+    if not scope.cleanup.ag_running:  # or it is the one that calls
         with suppress(StopIteration):
-            held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
+            scope.cleanup.aclose().send(None)  # nothing is held, so it does not wait
 
 
-def _abandon(left: Iterable[_Held]) -> None:
-    for held in left:
-        for closable in list(held.built):
+def _abandon(left: Iterable[_Scope]) -> None:
+    for scope in left:
+        for closable in list(scope.built):
             if (master := getattr(closable, "master", None)) is not None:
                 master.stop_listening()
             abandon_connections(closable)

@@ -187,9 +187,9 @@ class Closable(ConnectionState):
         form, sent, replies_due = self.encode(database, does, data, count)
         if form != CONFIRMED:
             replies, some = self.round_trip(sent, raw, deadline, replies_due)
-            found = self.decode(form, replies, database)
-            if found is not None:
-                return list(found), some
+            values = self.decode(form, replies, database)
+            if values is not None:
+                return list(values), some
         with within(deadline or current.get()):
             refusal = run_steps(self.select(database))
         if refusal is not None:
@@ -582,8 +582,8 @@ class _ToAnyAddress:
             await super()._connect()  # type: ignore[misc]
         except BuiltinTimeoutError:
             loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            for *_, address in found[1:]:
+            infos = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for *_, address in infos[1:]:
                 self._address = address[:2]
                 with suppress(OSError):
                     await super()._connect()  # type: ignore[misc]
@@ -591,8 +591,8 @@ class _ToAnyAddress:
             raise
         except OSError as error:
             # asyncio words it by itself, and that of several addresses without a number.
-            if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
-                raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
+            if match := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+                raise OSError(int(match[1]), os.strerror(int(match[1]))) from None
             raise
         finally:
             self._address = None

@@ -532,7 +532,7 @@ def decoded(reply: Any, encoder: Any) -> Any:
         except UnicodeDecodeError as error:
             raise undecodable(error) from None
     if isinstance(reply, list | set | tuple):
-        return type(reply)(decoded(each, encoder) for each in reply)
+        return type(reply)(decoded(part, encoder) for part in reply)
     if isinstance(reply, dict):
         return {decoded(k, encoder): decoded(v, encoder) for k, v in reply.items()}
     return reply

@@ -151,11 +151,11 @@ def _entra(user: str | None, client_id: str | None = None) -> tuple[str, str, fl
 
 def _gcp(user: str | None) -> tuple[str | None, str, float]:
     """Return an access token of the application's default credentials."""
-    found, _ = import_module("google.auth").default(
+    credentials, _ = import_module("google.auth").default(
         scopes=["https://www.googleapis.com/auth/cloud-platform"]
     )
-    found.refresh(import_module("google.auth.transport.requests").Request())
-    return user, found.token, found.expiry.replace(tzinfo=UTC).timestamp() - time.time()
+    credentials.refresh(import_module("google.auth.transport.requests").Request())
+    return user, credentials.token, credentials.expiry.replace(tzinfo=UTC).timestamp() - time.time()
 
 
 _PROVIDERS: dict[str, Callable[..., Any]] = {"aws-iam": _aws_iam, "entra": _entra, "gcp": _gcp}

@@ -152,34 +152,34 @@ def name_of(
     It lists the numbers of the ``usable`` ones: of all by default.
     """
     used = list(databases)
-    labels = dict.fromkeys(label for each in used if (label := each.label()))
+    labels = dict.fromkeys(label for database in used if (label := database.label()))
     if not labels:
         return ""
     usable = used if usable is None else usable
-    numbers = _ranges(sorted({each.number for each in usable if each.has_fence}))
+    numbers = _ranges(sorted({database.number for database in usable if database.has_fence}))
     name = connection_name(",".join(labels) + (f";{numbers}" if numbers else ""))
     return READING + name.removeprefix("shardkit:") if any(d.reads for d in used) else name
 
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Return sorted numbers in short: ``1-64,70``."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+            ranges.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 def numbers_in(name: str) -> set[int]:
     """Return the databases that a connection may use by its name."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     matched = re.search(r";([0-9,-]+)@[^@]*$", name)
     for part in matched[1].split(",") if matched else ():
         first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
-    return found
+        numbers.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+    return numbers
 
 
 def opening(

@@ -129,22 +129,22 @@ class PackedCommands(list[Any]):
 def effects(args: Sequence[Any]) -> int:
     """Return what a command does; a sub-command follows its name after a space or separately."""
     try:
-        found = known.get(args[0])
+        bits = known.get(args[0])
     except TypeError:  # a bytearray
-        found = None
-    return _learned(args) if found is None else found
+        bits = None
+    return _learned(args) if bits is None else bits
 
 
 def effects_of_all(commands: Sequence[Sequence[Any]]) -> int:
     """Return what several commands in one piece do."""
     try:
-        found = set(map(known.__getitem__, set(map(_NAME, commands))))
+        several = set(map(known.__getitem__, set(map(_NAME, commands))))
     except (LookupError, TypeError):
-        found = set(map(effects, commands))
+        several = set(map(effects, commands))
     does = (
-        found.pop()
-        if len(found) == 1
-        else reduce(or_, found, 0) & ~(ANYWHERE | WHOLE) | reduce(and_, found, ANYWHERE)
+        several.pop()
+        if len(several) == 1
+        else reduce(or_, several, 0) & ~(ANYWHERE | WHOLE) | reduce(and_, several, ANYWHERE)
     )
     if (
         does & STATE

@@ -185,6 +185,6 @@ def astray(error: Exception) -> ConnectionError:
 
 
 def _lost(text: str) -> ConnectionError:
-    found = ConnectionError(text)
-    found.maybe_executed = True  # type: ignore[attr-defined]
-    return found
+    error = ConnectionError(text)
+    error.maybe_executed = True  # type: ignore[attr-defined]
+    return error

@@ -170,10 +170,10 @@ class Connections:
         Without ``database``, all. Those that only wait for wake-ups are closed at once.
         """
         with self.guard:
-            lent = [each for each in self.lent if database is None or database in each.opened]
+            lent = [one for one in self.lent if database is None or database in one.opened]
             for connection in lent:
                 connection.ends = True
-            gone = [each for each in self.idle if database is None or database in each.opened]
+            gone = [one for one in self.idle if database is None or database in one.opened]
             for connection in gone:
                 self.idle.remove(connection)
         for connection in gone:
@@ -677,11 +677,11 @@ class Pool(_Common, redis.ConnectionPool):
             if deadline is not None:
                 deadline.require_left()
             sent = True
-            found: tuple[list[Any], bool]
+            answer: tuple[list[Any], bool]
             if connection.entered is connection.database:
-                found = connection.round_trip(data, raw, deadline, count)
+                answer = connection.round_trip(data, raw, deadline, count)
             else:
-                found = connection.from_elsewhere(data, raw, deadline, count, does)
+                answer = connection.from_elsewhere(data, raw, deadline, count, does)
             complete = True
         except BaseException as error:
             if not hasattr(error, "maybe_executed"):
@@ -693,7 +693,7 @@ class Pool(_Common, redis.ConnectionPool):
                 if not complete:
                     connection.disconnect()
                 (connection.home() or self.connections).release(connection, self.draining)
-        return found
+        return answer
 
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""

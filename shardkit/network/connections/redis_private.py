@@ -298,7 +298,7 @@ _ADDRESS = ("_host", "host", "port", "path", "service_name")
 @cache
 def slots_of(kind: Any) -> list[str]:
     """Return the names of attributes for which the objects of a class have slots."""
-    slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+    slots = [name for class_ in kind.__mro__ for name in getattr(class_, "__slots__", ())]
     return [name for name in slots if not name.startswith("__")]
 
 
@@ -390,7 +390,7 @@ def replica_in(nodes: Sequence[Any], near: Collection[str], stays: bool) -> Any:
 
     Replicas that are ``near``, by name, come first, then, if it ``stays``, a near master.
     """
-    replicas = [each for each in nodes[1:] if each.name in near]
+    replicas = [node for node in nodes[1:] if node.name in near]
     if not replicas and not (stays and nodes[0].name in near):
         replicas = list(nodes[1:])
     return replicas[os.getpid() % len(replicas)] if replicas else nodes[0]
@@ -489,7 +489,7 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
             refusal = refusal_in(error)
             if refusal or not str(error).startswith("Redis Cluster cannot be connected"):
                 raise (refusal or error) from error.__cause__
-            nodes = [_new_node(manager, *each) for each in others()]
+            nodes = [_new_node(manager, *address) for address in others()]
             known, manager.startup_nodes = manager.startup_nodes, {n.name: n for n in nodes}
             try:
                 with reading_slots():
@@ -507,7 +507,7 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
         self: Any, additional_startup_nodes_info: Any = (), **options: Any
     ) -> None:
         handled = sys.exception()  # before 3.12, what a coroutine is woken up with hides it
-        more = [_new_node(self, *each) for each in additional_startup_nodes_info or ()]
+        more = [_new_node(self, *address) for address in additional_startup_nodes_info or ()]
         for node in more:
             self.startup_nodes.setdefault(node.name, node)
         try:
@@ -547,9 +547,9 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
 
     async def initialize(node: Any = None) -> None:
         failure: Exception | None = None
-        for each in [node, *cluster.get_nodes()]:
+        for any_node in [node, *cluster.get_nodes()]:
             try:
-                return await learn(each)
+                return await learn(any_node)
             except (ConnectionError, RedisTimeoutError) as error:
                 failure = error
         assert failure is not None

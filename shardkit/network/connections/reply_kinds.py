@@ -58,7 +58,7 @@ def _checked(
         raise _unusable(command, reply) from None
     if reports and command in ("INFO", "CLIENT LIST"):
         rows = parsed if isinstance(parsed, list) else [parsed, *parsed.values()]
-        for name, value in (each for row in rows if isinstance(row, dict) for each in row.items()):
+        for name, value in (item for row in rows if isinstance(row, dict) for item in row.items()):
             if _NUMBERS.fullmatch(name) and not _is_number(value):
                 raise redis.InvalidResponse(f"{command} says {name}={str(value)!r:.60}")
     return parsed

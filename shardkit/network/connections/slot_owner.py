@@ -33,7 +33,7 @@ _LEFT = (MovedError, ClusterDownError)
 def _renamed(value: Any, old: Any, new: Any) -> Any:
     """Return a value whose keys begin with another prefix, in lists and maps, too."""
     if isinstance(value, list):
-        return [_renamed(each, old, new) for each in value]
+        return [_renamed(part, old, new) for part in value]
     if isinstance(value, dict):
         return {_renamed(k, old, new): _renamed(v, old, new) for k, v in value.items()}
     if isinstance(value, bytes):
@@ -75,7 +75,7 @@ class InOneSlot:
 
     def pack_commands(self, commands: Iterable[Iterable[Any]]) -> Any:
         """Pack commands."""
-        return super().pack_commands([tuple(map(tagged, each)) for each in commands])  # type: ignore[misc]
+        return super().pack_commands([tuple(map(tagged, args)) for args in commands])  # type: ignore[misc]
 
     @run_by_face
     def read_response(self, *args: Any, **kwargs: Any) -> Steps[Any]:

@@ -148,7 +148,7 @@ class _OnLink:
         require_open(self)
         if not self._links:
             place = self.place
-            self._links = [self.link_class(place, place, raw=each) for each in (False, True)]
+            self._links = [self.link_class(place, place, raw=is_raw) for is_raw in (False, True)]
         return self._links[raw].send(batch)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
@@ -436,7 +436,7 @@ class _Pipeline:
             wrong = InvalidResponse("the reply to EXEC cannot be used: not one for each command")
             raise self.client.policy.named(wrong)
         values, encoder = [], self.client.encoder
-        raw = encoder.decode_responses and any(NEVER_DECODE in each for _, each in collected)
+        raw = encoder.decode_responses and any(NEVER_DECODE in own for _, own in collected)
         for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):
             if not isinstance(reply, ShardFailure):
                 if raw and NEVER_DECODE not in options:
@@ -460,7 +460,7 @@ def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 
 def _shown(args: Sequence[Any]) -> str:
-    text = " ".join(str(str_if_bytes(each)) for each in args)
+    text = " ".join(str(str_if_bytes(arg)) for arg in args)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
@@ -481,7 +481,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         """See `_Pipeline.by_redis_py`."""
         if self.is_transaction:
             return super().by_redis_py(collected, raise_on_error)
-        stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+        stack = [PipelineCommand(*pair, n) for n, pair in enumerate(collected)]  # type: ignore[no-untyped-call]
         return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-untyped-call]
 
 

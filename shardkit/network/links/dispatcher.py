@@ -106,7 +106,7 @@ def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     by_server: defaultdict[Any, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_server[attempt.owner, getattr(attempt.node, "name", "")].append(attempt)
-    return [[each for each in turn if each] for turn in zip_longest(*by_server.values())]
+    return [[part for part in turn if part] for turn in zip_longest(*by_server.values())]
 
 
 class _OrderScope(NamedTuple):
@@ -342,7 +342,7 @@ class Dispatcher:
                     for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
                     if delayed:
-                        positions = [each for each in positions if each not in delayed]
+                        positions = [n for n in positions if n not in delayed]
                     more = common if block is None else {"block": block}
                     attempts.extend(self._attempts_on_nodes(call, endpoint, positions, **more))
                 elif block is None:
@@ -542,8 +542,8 @@ def node_of_short(client: Any, batch: Batch) -> Any:
             return owners[slot_of(batch[0].key)][0]
         if type(batch) is not Columns or not all(starmap(has_plain_form, batch.kinds())):
             return None
-        found = [owners[slot][0] for slot in slots_of(batch.keys)]
-        names = {node.name for node in found}  # redis-py 6 cannot hash nodes
+        nodes = [owners[slot][0] for slot in slots_of(batch.keys)]
+        names = {node.name for node in nodes}  # redis-py 6 cannot hash nodes
     except LookupError:
         return None
-    return found[0] if len(names) == 1 else None
+    return nodes[0] if len(names) == 1 else None

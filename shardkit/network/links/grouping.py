@@ -63,8 +63,8 @@ class Groups(NamedTuple):
     @property
     def shards(self) -> set[Shard]:
         """The shards concerned."""
-        found = {Shard(name, number) for name, own in self.by_shard.items() for number in own}
-        return found | {group.shard for group in self.alone}
+        shards = {Shard(name, number) for name, own in self.by_shard.items() for number in own}
+        return shards | {group.shard for group in self.alone}
 
 
 def components_of(targets: Iterable[To]) -> set[str]:

@@ -110,10 +110,10 @@ class Link(Dispatcher):
     @run_by_face
     def locate(self, request: Locate) -> Steps[list[tuple[Shard, int | None]]]:
         """Return where keys live, without an exchange with their shards."""
-        found = {}
+        components = {}
         for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self.component, name)
-        return locate(request, found)
+            components[name] = yield partial(self.component, name)
+        return locate(request, components)
 
     def address_of(self, shard: Shard) -> str:
         """Return the address of a shard that was located."""
@@ -125,18 +125,18 @@ class Link(Dispatcher):
 
         Cost: at the first call for a server, a connection that the kit keeps.
         """
-        found = yield partial(self._subscription, request.to, request.key, request.connect)
-        return "" if found is None else found.channel
+        subscription = yield partial(self._subscription, request.to, request.key, request.connect)
+        return "" if subscription is None else subscription.channel
 
     @run_by_face
     def await_wakeup(self, request: AwaitWakeup) -> Steps[bytes | None]:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
         seconds, started = limited(request.timeout), time.monotonic()
-        found, text = (yield partial(self._subscription, request.to, request.key, False)), None
-        if found is None:
+        topic, text = (yield partial(self._subscription, request.to, request.key, False)), None
+        if topic is None:
             yield partial(self.sleep, min(seconds, LONGEST_POLL))
         else:
-            text = yield partial(found.wait, request.waiter.encode(), seconds)
+            text = yield partial(topic.wait, request.waiter.encode(), seconds)
         extend(time.monotonic() - started)
         return text
 
@@ -260,11 +260,11 @@ class BlockingLink(Link):
         endpoint, node, data, does = short
         pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
-        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
+        events = Attempt.of_all(batch, endpoint).tell() if handlers else []
         try:
             replies, refused = pool.exchange(data, self._raw, deadline, len(batch), does)
             if not refused:
-                for event in told:
+                for event in events:
                     settled(event, None)
                 return Replies(replies)
             attempt = Attempt.of_all(batch, endpoint, node)
@@ -274,7 +274,7 @@ class BlockingLink(Link):
             reraise_handlers(error)
             attempt = Attempt.of_all(batch, endpoint, node)
             attempt.error, attempt.sent = error, error.maybe_executed
-        attempt.told = told
+        attempt.told = events
         attempt.tell_end()
         return attempt
 
@@ -485,7 +485,7 @@ class Exchange:
         if not connection.is_connected:
             self.pool.connect(connection)
         self.connection = connection
-        if new := [each for each in self._databases if each not in connection.opened]:
+        if new := [database for database in self._databases if database not in connection.opened]:
             alone = len(self._databases) == 1
             errors = connection.open(new, waits=alone)
             for error in errors.values() if alone else ():
@@ -593,8 +593,8 @@ class Exchange:
         attempt.replies = replies
         if self.form != PLAIN and error is None:
             try:
-                found = self.connection.decode(self.form, replies, self._databases[0])
-                attempt.replies, attempt.confirms = found or [], found is None
+                values = self.connection.decode(self.form, replies, self._databases[0])
+                attempt.replies, attempt.confirms = values or [], values is None
             except ConnectionError as astray:
                 attempt.replies, attempt.error = [], astray
         if attempt.error is not None and self.connection is not None:
@@ -656,28 +656,28 @@ class AwaitingLink(Link):
                 connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
             return await arun_steps(self.dispatch(batch, clients))
-        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
+        events = Attempt.of_all(batch, endpoint).tell() if handlers else []
         deadline = earliest(access.policy.deadline)
         chunks, raw = ((data, len(batch)),), self._raw
         received = await connection.submit(chunks, (database,), raw, deadline, does)
         if not received.refused:
-            for event in told:
+            for event in events:
                 settled(event, None, written=received.written)
             return received
         attempt = Attempt.of_all(batch, endpoint, node)
         _receive(attempt, received)
-        attempt.told = told
+        attempt.told = events
         attempt.tell_end()
         return await arun_steps(self.dispatch(batch, clients, attempt))
 
     async def component(self, name: str, again: bool = False) -> Component:
         """Return a component; see the blocking link's."""
         topology = self._topology
-        found = None if again else topology.fresh(name)
-        if found is None:
+        component = None if again else topology.fresh(name)
+        if component is None:
             async with kept_to_deadline():
-                found = await (topology.areread(name) if again else topology.acomponent(name))
-        return found
+                component = await (topology.areread(name) if again else topology.acomponent(name))
+        return component
 
     async def _learn(self, client: Any) -> None:
         async with kept_to_deadline():
@@ -701,7 +701,7 @@ class AwaitingLink(Link):
             attempt.confirms = False  # what sends it sees to that
             chunks: Sequence[Chunk] = attempt.chunks()
             confirmed = CONFIRMED in attempt.forms  # its place is among the others
-            packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
+            packed += [piece[:2] for piece in _split(attempt)] if confirmed else [(attempt, chunks)]
         in_flight, alone = [], []
         for attempt, chunks in packed:
             endpoint = attempt.endpoints[0]
@@ -777,8 +777,8 @@ async def _await_replies(
     timed = 0
     try:
         for attempt, future in in_flight:
-            for each, done in in_flight[timed:] if handlers else ():
-                done.add_done_callback(partial(_note_end, each))
+            for sent, done in in_flight[timed:] if handlers else ():
+                done.add_done_callback(partial(_note_end, sent))
             timed = len(in_flight)
             received = await future
             in_flight += received.parts

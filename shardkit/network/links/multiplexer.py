@@ -256,7 +256,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         data, replies = chunks[0]
         size = len(data)
         if len(chunks) > 1:
-            size, replies = sum(len(each) for each, _ in chunks), request.unwritten
+            size, replies = sum(len(chunk) for chunk, _ in chunks), request.unwritten
         if self._breaker is not None and self._breaker.opened:
             request.fail(self._breaker.error(), sent=False)
             return future
@@ -268,7 +268,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         lane, waiting = self, self._waiting
         if self._lanes or self._incomplete > LARGE_REPLY or size > LARGE_REQUEST:
             lane = self._lane_for(size)
-            waiting += sum(each._waiting for each in self._lanes)
+            waiting += sum(other._waiting for other in self._lanes)
         if waiting and waiting + replies > self._max_waiting:
             request.fail(overloaded(waiting, self._max_waiting), sent=False)
             return future
@@ -311,13 +311,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
         Requests that are not written yet come along, so that none overtakes another.
         """
-        self._lanes = [each for each in self._lanes if each._queued or each._in_flight]
+        self._lanes = [lane for lane in self._lanes if lane._queued or lane._in_flight]
         if size > LARGE_REQUEST:
             return self._new_lane(is_taken=True) or self
         lanes = [self, *self._lanes]
         current = self._current if self._current in lanes else self
         if current._is_blocked:
-            free = next((each for each in lanes if not each._is_blocked), None) or self._new_lane()
+            free = next((lane for lane in lanes if not lane._is_blocked), None) or self._new_lane()
             if free is not None:
                 current._hand_over(free)
                 current = free
@@ -577,7 +577,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         request.form, request.behind = PLAIN, None  # what is behind it asks for `unselected`
         request.replies.clear()
         request.replies.refused = False
-        before = takewhile(lambda each: each.written or each.confirms, self._queued)
+        before = takewhile(lambda queued: queued.written or queued.confirms, self._queued)
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
 
@@ -786,14 +786,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection, form, database = self._connection, request.form, request.database
             request.unselected = not has_selected(form, replies)
             try:
-                found = connection.decode(form, replies, database)
+                values = connection.decode(form, replies, database)
             except ConnectionError as error:
                 self._must_close = connection.ends = True
                 request.fail(error, sent=True)
                 return
-            refused = found is None
-            if found is not None:
-                replies[:] = found
+            refused = values is None
+            if values is not None:
+                replies[:] = values
         if refused or (behind is not None and behind.unselected):
             self._send_again(request)
         elif not request.future.done():
@@ -853,7 +853,7 @@ def multiplexed(pool: Any) -> MultiplexedConnection | None:
     return connection
 
 
-def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:
-    connection = found()
+def _check_timeout(reference: weakref.ref[MultiplexedConnection]) -> None:
+    connection = reference()
     if connection is not None:
         connection._check_timeout()

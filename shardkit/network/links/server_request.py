@@ -332,8 +332,8 @@ class Attempt:
     @property
     def first_refusal(self) -> Exception | None:
         """The first error among its replies, unless the command is sent again."""
-        for each in self.replies if self.refused else ():
-            for reply in each if type(each) is list else (each,):
+        for answer in self.replies if self.refused else ():
+            for reply in answer if type(answer) is list else (answer,):
                 sent_again = isinstance(reply, MOVING) or is_script_missing(reply)
                 if isinstance(reply, Exception) and not sent_again:
                     return reply
@@ -367,14 +367,14 @@ class Attempt:
         if form == WRAPPED and isinstance(replies[0], NoPermissionError):
             self.endpoints[0].access.way.may_multi = False
         try:
-            found = unframed(form, replies)
+            values = unframed(form, replies)
         except ConnectionError as error:
             self.error = error
             return
-        if found is not None:
-            self.replies = found
+        if values is not None:
+            self.replies = values
         elif lost is not None:
-            self.refuse(next(each for each in replies if isinstance(each, Exception)))
+            self.refuse(next(reply for reply in replies if isinstance(reply, Exception)))
         else:
             self.confirms = True
 
@@ -387,7 +387,7 @@ class Attempt:
         if len(self.endpoints) == 1 or not (self.refused or CONFIRMED in self.forms):
             return [self], []
         parts = self.by_shard()
-        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
+        return [p for p in parts if not p.confirms], [e for e in parts if e.confirms]
 
     def refuse(self, error: Exception) -> None:
         """Note that the server refuses to select the database: the replies to all requests."""
@@ -413,7 +413,7 @@ class Attempt:
             self,
             endpoints=[self.endpoints[n] for n in numbers],
             positions=_picked(self.positions, slices),
-            starts=[0, *accumulate(each.stop - each.start for each in slices)],
+            starts=[0, *accumulate(piece.stop - piece.start for piece in slices)],
             uniform=uniform,
         )
         part.told = [self.told[n] for n in numbers] if self.told else []
@@ -423,9 +423,9 @@ class Attempt:
         """Emit the events of its end."""
         for event in self.told:
             event.group = self.told
-        for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
+        for begun, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
             settled(
-                told,
+                begun,
                 part.error,
                 maybe_executed=part.sent,
                 refused=part.refused,
@@ -441,20 +441,20 @@ class Attempt:
             if len(replies) == 2 * len(ends):  # SELECT's, and another
                 replies = replies[1::2]
             else:
-                found: list[Reply] = []
+                values: list[Reply] = []
                 for form, end in zip(self.forms, ends, strict=True):
                     if form == SELECTED:  # for certain: they have no error, see `outcomes`
-                        found += replies[start + 1 : end]
+                        values += replies[start + 1 : end]
                     elif (
                         form == WRAPPED
                         and type(executed := replies[end - 1]) is list
                         and len(executed) == end - start - 2
                     ):
-                        found += executed[1:]
+                        values += executed[1:]
                     else:  # `by_shard` says whose
                         return []
                     start = end
-                replies = found
+                replies = values
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
     def _at(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
@@ -524,7 +524,7 @@ class Attempt:
                 start += count + 2
                 # EXEC only says that it was aborted; the queued command's reply says why.
                 why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
-                if why is queued[0] and any(not isinstance(each, Exception) for each in queued):
+                if why is queued[0] and any(not isinstance(reply, Exception) for reply in queued):
                     why.maybe_executed = True  # type: ignore[union-attr]  # MULTI alone was refused
                 yield position, request, executed if isinstance(executed, list) else why
             else:

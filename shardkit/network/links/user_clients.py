@@ -134,12 +134,12 @@ class _KitClient(RegistersScripts):
         options: dict[str, Any],
         reply: Any,
         refused: bool,
-        told: CommandsSent | None,
+        event: CommandsSent | None,
         written: float = 0.0,
     ) -> Any:
         failure = reply if refused and isinstance(reply, Exception) else None
-        if told is not None:
-            settled(told, None, refused=refused, refusal=failure, written=written)
+        if event is not None:
+            settled(event, None, refused=refused, refusal=failure, written=written)
         if failure is not None:
             raise self.connection_pool.policy.named(failure)
         callback = self.response_callbacks.get(name)
@@ -333,18 +333,18 @@ class DirectClient(_KitClient, redis.Redis):
             return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
         deadline = earliest(pool.policy.deadline)
-        told = _told(pool, args) if handlers else None
+        event = _told(pool, args) if handlers else None
         try:
             [reply], refused = pool.exchange(packed[0], False, deadline, 1, packed[1])
         except BaseException as error:
-            if told is not None:
-                settled(told, error, maybe_executed=getattr(error, "maybe_executed", True))
+            if event is not None:
+                settled(event, error, maybe_executed=getattr(error, "maybe_executed", True))
             if isinstance(error, RedisError):
                 named = pool.policy.named(error)
                 if named is not error:
                     raise named from error
             raise
-        return self._value(args[0], options, reply, refused, told)
+        return self._value(args[0], options, reply, refused, event)
 
 
 class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
@@ -386,16 +386,16 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         if connection is None or pool.draining:
             return await self._as_redis_py(args, options)
         deadline = earliest(pool.policy.deadline)
-        told = _told(pool, args) if handlers else None
+        event = _told(pool, args) if handlers else None
         (data, does), databases = packed, (pool.database,)
         received = await connection.submit(((data, 1),), databases, False, deadline, does)
         error, sent = received.error, received.sent
         if error is not None:
-            if told is not None:
-                settled(told, error, maybe_executed=sent)
+            if event is not None:
+                settled(event, error, maybe_executed=sent)
             raise pool.policy.named(error, sent=sent) from error.__cause__
         refused = received.refused
-        value = self._value(args[0], options, received[0], refused, told, received.written)
+        value = self._value(args[0], options, received[0], refused, event, received.written)
         return await value if hasattr(value, "__await__") else value
 
 

@@ -263,14 +263,14 @@ class AsyncSubscriptions:
     ) -> AsyncSubscription | None:
         """Return the subscription on a server; see `Subscriptions.get`."""
         name = "" if node is None else node.name
-        found = kept_with(client, self)  # it belongs to one loop
-        starting: asyncio.Future[Any] | None = found.get(name)
+        subscriptions = kept_with(client, self)  # it belongs to one loop
+        starting: asyncio.Future[Any] | None = subscriptions.get(name)
         if starting is None or (starting.done() and self._outcome(starting) is None):
             if not connect:
                 return None
             subscription = AsyncSubscription(source, nullcontext())
             starting = asyncio.ensure_future(subscription.start(_tags_on(client, node)))
-            found[name] = starting
+            subscriptions[name] = starting
         elif not connect and not starting.done():
             return None
         # Not awaited directly: a cancelled task must not cancel it for the others.
@@ -281,5 +281,5 @@ class AsyncSubscriptions:
     def _outcome(starting: asyncio.Future[Any]) -> AsyncSubscription | None:
         if starting.cancelled():
             return None
-        found: AsyncSubscription | None = starting.result()
-        return None if found is None or found.broken else found
+        subscription: AsyncSubscription | None = starting.result()
+        return None if subscription is None or subscription.broken else subscription

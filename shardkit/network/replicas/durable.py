@@ -132,12 +132,12 @@ class DurableBlock:
         while waiting:
             left = max(0.001, min(_AT_A_TIME, end - time.monotonic()))
             commands = [command for name in waiting for command in self._commands(name, left)]
-            each = len(commands) // len(waiting)
+            per_shard = len(commands) // len(waiting)
             replies: Any = yield Partial(commands)
             marked = time.monotonic()
             late = []
             for n, name in enumerate(waiting):
-                problem = self._why_late(replies[n * each : (n + 1) * each])
+                problem = self._why_late(replies[n * per_shard : (n + 1) * per_shard])
                 if problem is _UNSURE:
                     problem = yield from _synced(_shard(name), marked, end)
                 if not problem and name in self._doubtful:

@@ -112,7 +112,7 @@ class LinkReads:
         for name in components_in(batch, range(len(batch))):
             components[name] = yield partial(link.component, name)
         replies: Replies
-        if self._read_from is None and not any(each.splits_reads for each in components.values()):
+        if self._read_from is None and not any(one.splits_reads for one in components.values()):
             replies = yield partial(link.send, batch, clients=self._clients)
             return replies
         groups = group_by_shard(batch, range(len(batch)), components)
@@ -290,9 +290,9 @@ class _Reads:
             self.reads.wrote()
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
-        found.wrote = self.reads.wrote
-        return found
+        pipe = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
+        pipe.wrote = self.reads.wrote
+        return pipe
 
 
 class ReaderClient(_Reads, DirectClient):

@@ -222,16 +222,16 @@ class Replicas:
         unordered = spread or (read_from.max_lag is None and not structure)
         since = state.wrote_at if structure or read_from.read_your_writes else _NEVER
         why = {
-            each.entry: "did not answer"
-            if each.entry in avoid
-            else each.why_not(read_from, since, now)
-            for each in state.replicas
+            one.entry: "did not answer"
+            if one.entry in avoid
+            else one.why_not(read_from, since, now)
+            for one in state.replicas
         }
-        usable = [each for each in state.replicas if not why[each.entry]]
+        usable = [one for one in state.replicas if not why[one.entry]]
         wanted = self._pick(state, usable, read_from, name, spread)
         if wanted is None and read_from.mode == "replica":
-            late = [each for each in state.replicas if not each.why_not(read_from, _NEVER, now)]
-            if all(each.entry in avoid for each in late):
+            late = [one for one in state.replicas if not one.why_not(read_from, _NEVER, now)]
+            if all(one.entry in avoid for one in late):
                 reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
                 raise ShardUnavailable(
                     f"{state.shard} has no usable replica ({reasons or 'its entry names none'})",
@@ -260,13 +260,13 @@ class Replicas:
         name: str,
         spread: bool,
     ) -> Entry | None:
-        candidates = [each.entry for each in usable]
+        candidates = [replica.entry for replica in usable]
         if read_from.mode == "nearest":
-            quickest = min(each.latency for each in (*usable, state.master))
+            quickest = min(replica.latency for replica in (*usable, state.master))
             limit = quickest * 1.25 + _ALIKE
-            candidates = [each.entry for each in usable if each.latency <= limit]
+            candidates = [replica.entry for replica in usable if replica.latency <= limit]
         elif read_from.by_zone:
-            near = [each.entry for each in usable if each.zone == self.zone]
+            near = [replica.entry for replica in usable if replica.zone == self.zone]
             stays = read_from.mode == "zone" and state.master.zone == self.zone
             candidates = near or ([] if stays else candidates)
         if not candidates:
@@ -318,9 +318,9 @@ class Replicas:
             self._ask_all([state], first=True)
         state.is_asked = True
         if read_from.mode == "replica":
-            servers = {_server(each.entry) for each in state.replicas} & self._asking.keys()
-            for _ in as_completed([self._asking[each] for each in servers]):
-                if not all(each.problem for each in state.replicas):
+            servers = {_server(replica.entry) for replica in state.replicas} & self._asking.keys()
+            for _ in as_completed([self._asking[server] for server in servers]):
+                if not all(replica.problem for replica in state.replicas):
                     return
 
     def close(self) -> None:
@@ -367,15 +367,15 @@ class Replicas:
     def round(self) -> bool:
         """Ask the servers of all shards in use; return whether there are any."""
         now = time.monotonic()
-        states = [each for each in list(self._shards.values()) if now - each.used_at < UNUSED]
+        states = [one for one in list(self._shards.values()) if now - one.used_at < UNUSED]
         if not states:
             self._thread = 0
             return False
-        clusters = [each for each in states if each.master.entry.is_cluster]
+        clusters = [one for one in states if one.master.entry.is_cluster]
         for state in clusters:
             if self.zone and now - state.master.asked_at > _ZONES:
                 self._ask_nodes(state)
-        states = [each for each in states if each not in clusters]
+        states = [one for one in states if one not in clusters]
         self._ask_all(states)
         for state in states:
             if state.wanted and not self._hangs(state.master):
@@ -405,7 +405,7 @@ class Replicas:
         a ``first`` question waits for the one before it.
         """
         self._ask_each([(state, state.master) for state in states], first)
-        self._ask_each([(state, each) for state in states for each in state.replicas], first)
+        self._ask_each([(state, replica) for state in states for replica in state.replicas], first)
 
     def _ask_each(self, asked: list[tuple[_ShardState, ReplicaState]], first: bool) -> None:
         servers: dict[str, list[tuple[_ShardState, ReplicaState]]] = {}
@@ -473,7 +473,7 @@ class Replicas:
         if addresses is None:
             return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
-        known = {each.entry: each for each in state.replicas}
+        known = {replica.entry: replica for replica in state.replicas}
         entries = [Entry({**shared, "host": host, "port": port}) for host, port in addresses]
         state.replicas = [known.get(entry) or ReplicaState(entry) for entry in entries]
 
@@ -488,8 +488,8 @@ class Replicas:
             if state.reading:
                 return
             _update_master(state, master := self._ask(state, state.master))
-            for entry in {each for each in state.wanted.values() if each is not None}:
-                replica = next((each for each in state.replicas if each.entry == entry), None)
+            for entry in {wanted for wanted in state.wanted.values() if wanted is not None}:
+                replica = next((known for known in state.replicas if known.entry == entry), None)
                 while replica is not None:
                     _update_replica(state, replica, self._ask(state, replica))
                     late = replica.complete_at < master.began
@@ -523,8 +523,8 @@ def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | No
     for sentinel in sentinels.clients:
         with tolerated(RedisError, OSError):
             seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
-            alive = [each for each in seen if not (each["is_odown"] or each["is_sdown"])]
-            addresses = [(each["ip"], each["port"]) for each in alive]
+            alive = [node for node in seen if not (node["is_odown"] or node["is_sdown"])]
+            addresses = [(node["ip"], node["port"]) for node in alive]
             if addresses:
                 break
     return addresses

@@ -223,15 +223,15 @@ class Topology:
         if self.source.local:
             return self.component(name)
         cached = self._entry(name)
-        found = cached.component
-        if found is None:
+        component = cached.component
+        if component is None:
             raise MissingEntryError(
                 f"component {name!r} was not read yet from {self.source}",
                 f"await the router's load(), or kit.load({name!r}), once before the first use",
             )
         if self._clock() >= cached.fresh_until:
             self._refresh(name, cached)
-        return found
+        return component
 
     async def aload(self, names: Iterable[str]) -> Outcomes:
         """Return components, or their errors; read those that are not fresh together, awaiting.
@@ -240,7 +240,7 @@ class Topology:
         """
         require_open(self)
         known = {name: self.fresh(name) for name in names}
-        outcomes: Outcomes = {name: found for name, found in known.items() if found is not None}
+        outcomes: Outcomes = {name: one for name, one in known.items() if one is not None}
         with self._claimed(name for name in known if name not in outcomes) as own:
             found_now = await arun_steps(self._read_together(own), self.source.afetch)
             for name, outcome in found_now.items():
@@ -328,7 +328,7 @@ class Topology:
 
     def known(self) -> Outcomes:
         """Return the components that were read, however long ago. No exchange with a server."""
-        return {n: each.component for n, each in self._known().items() if each.component}
+        return {n: cached.component for n, cached in self._known().items() if cached.component}
 
     def from_disk(self) -> list[str]:
         """List the components whose entries are those that were saved on disk."""
@@ -411,9 +411,9 @@ class Topology:
         self, name: str, cached: CacheEntry, lock: threading.Lock | None
     ) -> Generator[list[str], Any, Component]:
         """Read a component; yields keys, is sent their values; for no keys, all names."""
-        found = self._fresh_or_error(name, cached)
-        if found is not None:
-            return found
+        fresh = self._fresh_or_error(name, cached)
+        if fresh is not None:
+            return fresh
         if self.check_names is not None:
             with suppress(RedisError, OSError):  # the reading tells
                 self.checked((yield []))
@@ -640,7 +640,7 @@ class Topology:
             try:
                 values = yield [key for _, _, keys in taken for key in keys]
             except Exception as error:
-                return outcomes | dict.fromkeys([each[0] for each in (*taken, *waiting)], error)
+                return outcomes | dict.fromkeys([claim[0] for claim in (*taken, *waiting)], error)
             start = 0
             for name, reading, keys in taken:
                 resume(name, reading, values[start : start + len(keys)])
@@ -687,8 +687,8 @@ class Topology:
 
     def _entry(self, name: str) -> CacheEntry:
         require_open(self)
-        found = self._cache.get(name)
-        if found is None:
+        entry = self._cache.get(name)
+        if entry is None:
             if len(self._missing) == self._missing.most:
                 for missing in list(self._missing):  # a program may ask for any name
                     cached = self._cache.get(missing)
@@ -696,8 +696,8 @@ class Topology:
                         self._cache.pop(missing, None)
                         self._counts.pop(missing, None)
                 self._missing.clear()
-            found = self._cache.setdefault(name, CacheEntry())
-        return found
+            entry = self._cache.setdefault(name, CacheEntry())
+        return entry
 
     def _fresh_or_error(self, name: str, cached: CacheEntry) -> Component | None:
         """Return a fresh component, or raise its cached error; None if it is time to read."""
@@ -757,9 +757,9 @@ class Topology:
             self.changed(Component(name, epoch=previous.epoch))  # its clients go
             previous = None
         if previous is None and _is_away(error):
-            found = self._from_disk(name, cached, error)
-            if found is not None:
-                return found
+            saved = self._from_disk(name, cached, error)
+            if saved is not None:
+                return saved
         if previous is None:
             if not isinstance(error, ConfigError):
                 cause, error = error, self._unreadable(error)
@@ -801,10 +801,10 @@ class Topology:
 
     def _from_disk(self, name: str, cached: CacheEntry, error: Exception) -> Component | None:
         """Use a component as it was saved, because the source is away; None if it was not."""
-        found = self.source.saved(name)
-        if found is None:
+        saved = self.source.saved(name)
+        if saved is None:
             return None
-        component, age = self._counted(found[0]), found[1]
+        component, age = self._counted(saved[0]), saved[1]
         now = self._clock()
         cached.component, cached.error, cached.saved = component, None, True
         cached.good_at, cached.fresh_until = now - age, self._pause(now)
@@ -863,12 +863,12 @@ class Topology:
             cached.reader = 0
 
 
-def _watch(found: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:
+def _watch(reference: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:
     """Follow changes by a feed, or else about once a second, with a weak reference only."""
     feed: ChangeFeed | None = None
     again, pause = 0.0, interval  # when to try to get a feed again
     while not end.is_set():
-        topology = found()
+        topology = reference()
         if topology is None:
             break
         source = str(topology.source)
@@ -885,7 +885,7 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
                 continue
             changed, epoch = feed.wait()
             pause = interval
-            topology = found()
+            topology = reference()
             if topology is None:
                 break
             topology.follow(feed, changed, epoch)
@@ -895,7 +895,7 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
             if not end.is_set():
                 about = log_records.fields("feed-ended", source=source, cause=str(error))
                 logger.debug("%s does not tell of changes: %s", source, error, extra=about)
-            topology = found()
+            topology = reference()
             if topology is not None:
                 topology.end_feed()
             if feed is not None:

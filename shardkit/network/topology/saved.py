@@ -91,8 +91,8 @@ class SavedEntries:
         """Note that everything that was read is still as it was."""
         if self._known and self._is_old():
             now = time.time()
-            for each in list(self._known.values()):
-                each["read"] = now
+            for saved in list(self._known.values()):
+                saved["read"] = now
             self._write_soon()
 
     def load(self, name: str) -> tuple[Stored, float] | None:
@@ -117,7 +117,7 @@ class SavedEntries:
     def names(self) -> list[str]:
         """Return the saved components that are not too old."""
         oldest = time.time() - self.max_age
-        return sorted(name for name, each in self._usable().items() if each["read"] >= oldest)
+        return sorted(name for name, saved in self._usable().items() if saved["read"] >= oldest)
 
     def _usable(self) -> Content:
         """Return the file's content; nothing, and a warning, if it cannot be used."""
@@ -201,9 +201,9 @@ class SavedEntries:
             for name, gone in list(self._gone.items()):
                 if name in content and content[name]["read"] <= gone:
                     del content[name]
-            for name, each in list(self._known.items()):
-                if name not in content or content[name]["read"] <= each["read"]:
-                    content[name] = dict(each)
+            for name, saved in list(self._known.items()):
+                if name not in content or content[name]["read"] <= saved["read"]:
+                    content[name] = dict(saved)
             whole = {"format": 1, "server": self._server, "sha256": _digest(content)}
             whole["components"] = content
             with replacing(self.path) as file:

@@ -198,10 +198,10 @@ class ConfigServer(Source):
 
     def saved(self, name: str) -> tuple[Component, float] | None:
         """Return a component that is saved on disk, and its age."""
-        found = self.saves and self.saves.load(name)
-        if not found:
+        loaded = self.saves and self.saves.load(name)
+        if not loaded:
             return None
-        stored, age = found
+        stored, age = loaded
         component = component_of(name, stored, f" in {self.saves.path}")  # type: ignore[union-attr]
         if component is None:
             return None

@@ -26,12 +26,12 @@ def witnesses(components: Iterable[Component]) -> dict[Entry, set[str]]:
 
     A cluster is none: its nodes change under one entry.
     """
-    found: dict[Entry, set[str]] = {}
+    used_by: dict[Entry, set[str]] = {}
     for component in components:
         for _, entry in component.entries():
             if not entry.is_cluster:
-                found.setdefault(entry, set()).add(component.name)
-    return found
+                used_by.setdefault(entry, set()).add(component.name)
+    return used_by
 
 
 def read_witness(client: Any, names: Collection[str]) -> int:

@@ -51,8 +51,7 @@ from shardkit.admin.growth.shard_copy import DatabaseCopy
 from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.admin.servers import ServerIdentity
 from shardkit.config.store import read_components
-from shardkit.coordination.guard import Guard
-from shardkit.errors import ConfigError, GrowthError, MissedChangesError, StaleTokenError
+from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.operations.steps import run_steps
@@ -407,43 +406,6 @@ class KeptSplit(SplitData):
             time.sleep(2)
 
 
-class GuardedSplit(SplitData):
-    """Later and later holders claim a key; after that, a holder before them must be refused."""
-
-    model = None
-    pauses = 0.4, 0.1, 1.0
-
-    def setup(self, kit: Any) -> None:
-        super().setup(kit)
-        self.newest = 1
-        self.guard(kit, 1).claim("b")
-
-    def guard(self, kit: Any, token: int) -> Any:
-        return Guard(kit.driver, "data", "lock", "stock", token)
-
-    def read(self, client: Client) -> None:
-        def claim() -> None:
-            token = self.newest + 1
-            self.guard(client.kit, token).claim("b")
-            self.newest = token
-
-        for _ in range(self.reads):
-            self.call(client, "claim", claim)
-            time.sleep(client.choose(self.pauses))
-        self.leave(client)
-
-    def write(self, client: Client) -> None:
-        def write_late() -> None:
-            with suppress(StaleTokenError):
-                self.guard(client.kit, self.newest - 1).execute(("SET", "b", 1))
-                raise AssertionError("a late holder has written")
-
-        for _ in range(2 * self.reads):
-            self.call(client, "write", write_late)
-            time.sleep(client.choose(self.pauses))  # longer than the split takes
-        self.leave(client)
-
-
 class UntoldChanges(MovedShard):
     """And ``notify-keyspace-events`` is set to something else during some writes."""
 
@@ -608,7 +570,7 @@ MUTATIONS += [
 
 @pytest.mark.parametrize(
     "protocol",
-    [MovedShard, UntoldChanges, LostTarget, LostLater, SplitData, KeptSplit, GuardedSplit],
+    [MovedShard, UntoldChanges, LostTarget, LostLater, SplitData, KeptSplit],
 )
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):

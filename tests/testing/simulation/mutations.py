@@ -156,7 +156,10 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "hold.extended(sent,",
         "hold.extended(self.monotonic(),",
     ),
-    "semaphores-one-too-many": ("limit > 0 and held >= limit", "limit > 0 and held > limit"),
+    "semaphores-one-too-many": (
+        "math.max(held, known) >= limit",
+        "math.max(held, known) > limit",
+    ),
     "semaphores-ends-early": (
         "'ZADD', KEYS[2], digits(now + e.ttl), id",
         "'ZADD', KEYS[2], digits(now + 9), id",
@@ -229,8 +232,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "string.format('%.0f', now - window / 2)",
     ),
     "transfers-undone-after-commit": (
-        "  and string.sub(record, 1, 8) == 'pending ' then",
-        "  then",
+        "  and string.sub(record, 1, 8) == 'pending ' and is_old",
+        "  and is_old",
     ),
     "transfers-resolved-twice": ("redis.call('HDEL', KEYS[2], ARGV[1])", ""),
     "transfers-prepared-twice": (
@@ -293,13 +296,13 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "retired-under-calls": (
         "Connections.end",
-        "gone = [each for each in self.idle",
-        "gone = [*self.lent] + [each for each in self.idle",
+        "gone = [one for one in self.idle",
+        "gone = [*self.lent] + [one for one in self.idle",
     ),
     "retired-are-kept": (
         "Clients._access",
-        "held.built.add(_closable(client))",
-        "held.built.add(_closable(client)); vars(held).setdefault('kept', []).append(client)",
+        "scope.built.add(_closable(client))",
+        "scope.built.add(_closable(client)); vars(scope).setdefault('kept', []).append(client)",
     ),
     "retired-by-the-kind-that-is-asked-for": (
         "Clients._displaced",
