@@ -958,7 +958,10 @@ OF_SERVERS = [
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
     ),
-    Mutation("entries follow", MovedServer, servers, "take_writes_alone", push_early, 458),
+    Mutation(
+        *("entries follow", MovedServer, servers, "take_writes_alone", push_early, 458),
+        "NotLinearizable|EndlessRun",
+    ),
     Mutation("writers are held", FailedOver, servers, "hand_over", without_a_hold, 148),
     Mutation("the master is a replica", FailedOver, servers, "hand_over", without_a_fence, 10),
     Mutation("entries follow roles", FailedOver, servers, "take_writes_alone", push_early, 1),
