@@ -448,24 +448,22 @@ class _Parser:
     def _term(self, depth: int) -> Node:
         match self._next():
             case "(":
-                return self._parentheses(depth)
+                opened = self.at
+                if depth == MAX_DEPTH:
+                    what = f"more than {MAX_DEPTH} parentheses are open"
+                    raise self._error(what, "nest less deep")
+                self.at += 1
+                node = self._query(depth + 1)
+                if not self._next():
+                    raise self._error('"(" is never closed', 'put ")" where it ends', opened)
+                self.at += 1
+                return node
             case "*":
                 self.at += 1
                 self._end_of_term()
                 return Everything()
         name = _NAME.match(self.text, self.at)
         return self._text(None) if name is None else self._named(name)
-
-    def _parentheses(self, depth: int) -> Node:
-        opened = self.at
-        if depth == MAX_DEPTH:
-            raise self._error(f"more than {MAX_DEPTH} parentheses are open", "nest less deep")
-        self.at += 1
-        node = self._query(depth + 1)
-        if not self._next():
-            raise self._error('"(" is never closed', 'put ")" where it ends', opened)
-        self.at += 1
-        return node
 
     def _named(self, match: re.Match[str]) -> Node:
         name, start = match[1], self.at
