@@ -46,7 +46,13 @@ def address_number(address: Address) -> int:
     except (OSError, ValueError, TypeError):
         pass
     try:
-        return _parse_other(address)
+        if isinstance(address, IPv4Address | IPv6Address):
+            packed = address.packed
+        else:
+            spelled = address.decode("ascii") if isinstance(address, bytes) else address
+            packed = inet_pton(AF_INET6 if ":" in spelled else AF_INET, spelled)
+        number = int.from_bytes(packed, "big")
+        return number if len(packed) == 4 else _ipv6_number(number)
     except (OSError, ValueError, TypeError):
         raise InvalidArgumentError(
             f"{shown(address)} is not an IP address", "give text such as 192.0.2.7 or 2001:db8::7"
@@ -101,19 +107,6 @@ def _parse_address(address: str) -> int:
         return address_number(address)
     except InvalidArgumentError as error:
         raise ValueError(error.message) from None
-
-
-def _parse_other(address: object) -> int:
-    """Return the number of an address that is not IPv4 text."""
-    if isinstance(address, IPv4Address | IPv6Address):
-        packed = address.packed
-    else:
-        spelled = address.decode("ascii") if isinstance(address, bytes) else address
-        if not isinstance(spelled, str):
-            raise TypeError
-        packed = inet_pton(AF_INET6 if ":" in spelled else AF_INET, spelled)
-    number = int.from_bytes(packed, "big")
-    return number if len(packed) == 4 else _ipv6_number(number)
 
 
 def _ipv6_number(number: int) -> int:

@@ -649,7 +649,16 @@ def _part(node: Node) -> str:
         case Equal(attribute, value):
             return f"{attribute}:={_quote(value, True)}"
         case Range():
-            return _shown_range(node)
+            low, high = _shown_bound(node.low), _shown_bound(node.high)
+            if low and low == high and not (node.open_low or node.open_high):
+                return f"{node.attribute}:{low}"
+            if low and not high:
+                return f"{node.attribute}:>{'' if node.open_low else '='}{low}"
+            if high and not low:
+                return f"{node.attribute}:<{'' if node.open_high else '='}{high}"
+            above = ">" * (node.open_low and bool(low))
+            below = "<" * (node.open_high and bool(high))
+            return f"{node.attribute}:{above}{low}..{below}{high}"
         case Not(part):
             return f"-{_operand(part)}"
         case AnyOf((Not() | AllOf() as part,)):  # in parentheses it would be read as the part alone
@@ -679,18 +688,6 @@ def _quote(text: str, after_name: bool, *, always: bool = False) -> str:
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _shown_range(node: Range) -> str:
-    low, high = _shown_bound(node.low), _shown_bound(node.high)
-    if low and low == high and not (node.open_low or node.open_high):
-        return f"{node.attribute}:{low}"
-    if low and not high:
-        return f"{node.attribute}:>{'' if node.open_low else '='}{low}"
-    if high and not low:
-        return f"{node.attribute}:<{'' if node.open_high else '='}{high}"
-    above, below = ">" * (node.open_low and bool(low)), "<" * (node.open_high and bool(high))
-    return f"{node.attribute}:{above}{low}..{below}{high}"
 
 
 def _shown_bound(bound: Bound) -> str:
