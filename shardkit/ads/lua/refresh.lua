@@ -29,6 +29,7 @@ while ARGV[i] and left > 0 do
 end
 -- An ad that gets the id of a removed one inherits nothing if the rest is never sent.
 for k = i, #ARGV do
-  if call('EXISTS', document_key(ARGV[k])) == 0 then call('HDEL', counts_key(ARGV[k]), 'v', 'c', 'a') end
+  local id = ARGV[k]
+  if call('EXISTS', document_key(id)) == 0 then call('HDEL', counts_key(id), 'v', 'c', 'a') end
 end
 return {existing, i - 3}
