@@ -17,8 +17,8 @@ while ARGV[i] and left > 0 do
     for field in pairs(counts) do
       local word = not rebuilt and sub(field, 2, 2) == ':' and sub(field, 3)
       left = left - 1
-      if word then
-        if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end -- v
+      if word then -- v:word has no bonus
+        if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end
         if ad and not (counts.v and has_word(ad, word)) then call('HDEL', counts_key(id), field) end
       end
     end
