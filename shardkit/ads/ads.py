@@ -321,7 +321,6 @@ class Ads(DocumentStructure[Face]):
             partial(recovered_ad, schema),
             names_words=lambda _: True,
             after=_refresh,
-            after_rebuilt=partial(_refresh, rebuilt=True),
             clear_first="ads/clear",
         )
         super().__init__(driver, IndexParts(component, schema, parameters, form))
@@ -549,7 +548,7 @@ class Ads(DocumentStructure[Face]):
         This happens automatically after every click, and after every 100th view.
         """
         part = self._parts.of(check_id(self.schema, ad_id))
-        [[existing, _]] = yield from self._parts.send([_refresh(part, [ad_id])])
+        [[existing, _]] = yield from self._parts.send([_refresh(part, [ad_id], False)])
         return bool(existing)
 
     def _index(self, ads: Sequence[Sequence[Any]]) -> Operation[int]:
@@ -567,7 +566,7 @@ class Ads(DocumentStructure[Face]):
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
 
 
-def _refresh(part: IndexPart, ids: Sequence[str], rebuilt: bool = False) -> Command:
+def _refresh(part: IndexPart, ids: Sequence[str], rebuilt: bool) -> Command:
     return part.call("ads/refresh", [int(rebuilt), *ids], write=rebuilt)
 
 

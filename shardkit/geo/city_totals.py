@@ -77,12 +77,11 @@ class LogTally:
         if isinstance(day, bytes):
             day = day.decode("ascii", "replace")
         counts = self.counts.get(day)
-        if counts is None and not _is_day(day):
-            self.skipped += 1
-            return
         try:
+            if counts is None and date.fromisoformat(day).isoformat() != day:
+                raise ValueError(day)
             city = self._find(address)
-        except InvalidArgumentError:
+        except (InvalidArgumentError, ValueError):
             self.skipped += 1
             return
         if city is None:
@@ -97,13 +96,6 @@ class LogTally:
         count = self.line
         for line in lines:
             count(line)
-
-
-def _is_day(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 class TotalsPlan:

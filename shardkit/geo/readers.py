@@ -46,7 +46,13 @@ def address_number(address: Address) -> int:
     except (OSError, ValueError, TypeError):
         pass
     try:
-        return _parse_other(address)
+        if isinstance(address, IPv4Address | IPv6Address):
+            packed = address.packed
+        else:
+            spelled = address.decode("ascii") if isinstance(address, bytes) else address
+            packed = inet_pton(AF_INET6 if ":" in spelled else AF_INET, spelled)
+        number = int.from_bytes(packed, "big")
+        return number if len(packed) == 4 else _ipv6_number(number)
     except (OSError, ValueError, TypeError):
         raise InvalidArgumentError(
             f"{shown(address)} is not an IP address", "give text such as 192.0.2.7 or 2001:db8::7"
@@ -101,19 +107,6 @@ def _parse_address(address: str) -> int:
         return address_number(address)
     except InvalidArgumentError as error:
         raise ValueError(error.message) from None
-
-
-def _parse_other(address: object) -> int:
-    """Return the number of an address that is not IPv4 text."""
-    if isinstance(address, IPv4Address | IPv6Address):
-        packed = address.packed
-    else:
-        spelled = address.decode("ascii") if isinstance(address, bytes) else address
-        if not isinstance(spelled, str):
-            raise TypeError
-        packed = inet_pton(AF_INET6 if ":" in spelled else AF_INET, spelled)
-    number = int.from_bytes(packed, "big")
-    return number if len(packed) == 4 else _ipv6_number(number)
 
 
 def _ipv6_number(number: int) -> int:
@@ -652,9 +645,19 @@ class ImportInput:
                 self._ranges.append((first, last, number))
                 self.read += 1
                 if len(self._ranges) >= self._in_memory:
-                    self._spill()
+                    if not self._runs:
+                        file = tempfile.TemporaryFile()  # noqa: SIM115 - until the import ends
+                        self._file: BinaryIO = self._files.enter_context(file)
+                    self._ranges.sort(key=itemgetter(0))
+                    self._runs.append(_SortedRun(self._file, self._ranges))
+                    self._ranges = []
             elif type(item) is City:
-                yield from self._declare(item)
+                if item.id is None:
+                    reason = f"{item.city!r} has no id that a range could refer to"
+                    self._skip(SkippedLine(0, reason))
+                elif item.id not in self._numbers:  # the first city with an id wins
+                    number = self._numbers[item.id] = self._number(item)
+                    yield number, item
             elif type(item) is SkippedLine:
                 self._skip(item)
             else:
@@ -677,14 +680,6 @@ class ImportInput:
         self._ranges.sort(key=itemgetter(0))  # stable: otherwise in input order
         return merged(disjoint(heapq.merge(*self._runs, self._ranges, key=itemgetter(0))))
 
-    def _declare(self, city: City) -> Iterator[tuple[int, City]]:
-        """Number a city that ranges refer to by id; the first city with an id wins."""
-        if city.id is None:
-            self._skip(SkippedLine(0, f"{city.city!r} has no id that a range could refer to"))
-        elif city.id not in self._numbers:
-            number = self._numbers[city.id] = self._number(city)
-            yield number, city
-
     def _number(self, city: City) -> int:
         number = self._numbers.setdefault(city, self.numbered)
         if number == self.numbered:
@@ -697,14 +692,6 @@ class ImportInput:
         self.skipped += 1
         if len(self.first_skipped) < SKIPPED_SHOWN:
             self.first_skipped.append(skipped)
-
-    def _spill(self) -> None:
-        if not self._runs:
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - until the import ends
-            self._file: BinaryIO = self._files.enter_context(file)
-        self._ranges.sort(key=itemgetter(0))
-        self._runs.append(_SortedRun(self._file, self._ranges))
-        self._ranges = []
 
 
 class _SortedRun:

@@ -42,7 +42,14 @@ def redis_in_action(
     """
     for key in cities:
         for field, value in client.hscan_iter(key, count=_AT_ONCE):
-            yield _city(key, _text(field), value)
+            try:
+                names = parse_json(value)
+                city, region, country = ("" if name is None else str(name) for name in names[:3])
+            except (ValueError, TypeError):
+                reason = f"the city {_text(field)} is not a JSON list of three names"
+                yield SkippedLine(0, reason, key)
+            else:
+                yield City(city, region, country, source_id(_text(field)))
     last_range: tuple[int, int | str, int] | None = None
     for rank, member, score in _by_address(client, ranges):
         if not -(IPV4 // 2) <= score < IPV4 or score != int(score):
@@ -65,15 +72,6 @@ def _by_address(client: redis.Redis, key: str) -> Iterator[tuple[int, Any, float
             page: Any = client.zrange(key, at, min(at + _AT_ONCE, end) - 1, withscores=True)
             for rank, (member, score) in enumerate(page, at):
                 yield rank, member, score
-
-
-def _city(key: str, field: str, value: Any) -> Item:
-    try:
-        names = parse_json(value)
-        city, region, country = ("" if name is None else str(name) for name in names[:3])
-    except (ValueError, TypeError):
-        return SkippedLine(0, f"the city {field} is not a JSON list of three names", key)
-    return City(city, region, country, source_id(field))
 
 
 def _text(value: Any) -> str:

@@ -132,7 +132,7 @@ class TimingMiddleware:
 
 
 class MaintenanceMiddleware:
-    """Answers 503 with Retry-After while the maintenance flag is on.
+    """Answers 503 with Retry-After while the maintenance flag is on, and refuses WebSockets.
 
     Args:
         component: where the flag lives.
@@ -157,8 +157,13 @@ class MaintenanceMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+        kind = scope["type"]
+        if kind in ("http", "websocket") and scope["path"] not in self._open_paths:
             state: MaintenanceState | None = await self._flag(scope).state(self._part)
+            if state is not None and kind == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1013, "reason": ""})  # again later
+                return
             if state is not None:
                 headers = [(b"content-type", b"text/plain; charset=utf-8")]
                 headers.append((b"retry-after", str(retry_after(state)).encode()))

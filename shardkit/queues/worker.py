@@ -232,7 +232,13 @@ class BaseWorker(Generic[Face]):
                 yield partial(self._pause, pause)
                 continue
             failures = 0
-            self._took()
+            self._polled_at = time.monotonic()
+            if self._is_failing:
+                with self._failing:
+                    is_news, self._is_failing = self._is_failing, False
+                if is_news:
+                    about = log_records.fields("worker-takes-again")
+                    logger.warning("takes tasks again", extra=about)
             if task is not None and self._stopping.is_set():
                 release = partial(tasks.release, task)
                 if (yield from self._report(task, "was requeued", release)):
@@ -316,15 +322,6 @@ class BaseWorker(Generic[Face]):
     def is_live(self) -> bool:
         """Whether it runs tasks, or has asked for some in the last minute: for liveness probes."""
         return bool(self._running) or time.monotonic() - self._polled_at < LIVE_FOR
-
-    def _took(self) -> None:
-        """Note that a call to take a task was answered."""
-        self._polled_at = time.monotonic()
-        if self._is_failing:
-            with self._failing:
-                is_news, self._is_failing = self._is_failing, False
-            if is_news:
-                logger.warning("takes tasks again", extra=log_records.fields("worker-takes-again"))
 
 
 check_calls(BaseWorker, "__init__")

@@ -165,19 +165,15 @@ def installed_documents(packages: Iterable[Distribution] | None = None) -> Itera
             yield FileDocument(
                 f"{package.name} {package.version}", title, encodable(text), about | _date(package)
             )
-        yield from _modules(package)
-
-
-def _modules(package: Distribution) -> Iterator[FileDocument]:
-    for file in package.files or ():
-        if file.suffix != ".py" or file.is_absolute() or ".." in file.parts:
-            continue
-        for document in documents_of(Path(str(file.locate()))):
-            if isinstance(document, FileDocument):
-                parts = file.with_suffix("").parts
-                module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                title = document.title if document.title != file.stem else module
-                yield FileDocument(module, title, document.text, document.attributes)
+        for file in package.files or ():
+            if file.suffix != ".py" or file.is_absolute() or ".." in file.parts:
+                continue
+            for document in documents_of(Path(str(file.locate()))):
+                if isinstance(document, FileDocument):
+                    parts = file.with_suffix("").parts
+                    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                    title = document.title if document.title != file.stem else module
+                    yield FileDocument(module, title, document.text, document.attributes)
 
 
 def _date(package: Distribution) -> dict[str, float]:

@@ -83,10 +83,9 @@ class DocumentForm:
     # Returns whether a stored value refers to words that it has nowhere else. If none of a part
     # does, a rebuild gives words new ids, and drops unused ones.
     names_words: Callable[[bytes], bool]
-    # Return a command for the same transaction as a write, or a write of a rebuild. The second
-    # number of its reply is how many documents it did; it is sent again for the rest.
-    after: Callable[[IndexPart, Sequence[str]], Command] | None = None
-    after_rebuilt: Callable[[IndexPart, Sequence[str]], Command] | None = None
+    # Returns a command for the same transaction as a write, also of a rebuild. The second number of
+    # its reply is how many documents it did; it is sent again for the rest.
+    after: Callable[[IndexPart, Sequence[str], bool], Command] | None = None
     # A script that runs before ``search/clear``, in the same transaction, with its arguments.
     clear_first: str | None = None
 
@@ -198,8 +197,6 @@ class IndexParts:
             return PRIMARY
         if session is None:
             return next(self._turn) % replicas
-        if not isinstance(session, str):
-            raise InvalidArgumentError(f"{self.schema.name}: session={shown(session)}", "give text")
         return crc32(session.encode(errors="replace")) % replicas
 
     def send(
@@ -366,7 +363,8 @@ class IndexParts:
             for number, items in rest.items():
                 part, now = self.primary[number], items[: first_slice(items)]
                 arguments = self.form.encode(now)
-                then = self.form.after and self.form.after(part, [id_of(one) for one in now])
+                ids = [id_of(one) for one in now]
+                then = self.form.after and self.form.after(part, ids, False)
                 if has_many_words(now, arguments):
                     large[number] = write_in_slices(part, arguments, then)
                 else:
@@ -379,11 +377,8 @@ class IndexParts:
             for number, reply in written.items():
                 _, left, *existed = reply if self.form.after is None else reply[0]
                 existing += sum(existed)
-                if self.form.after is not None:
-                    ids = [id_of(one) for one in rest[number][: len(existed)]]
-                    _, done = reply[1]
-                    while ids := ids[done:]:
-                        [[_, done]] = yield [self.form.after(self.primary[number], ids)]
+                ids = [id_of(one) for one in rest[number][: len(existed)]]
+                yield from self.finish(self.primary[number], ids, False, reply)
                 rest[number] = rest[number][len(existed) :]
                 if left:
                     pending.add(self.primary[number])
@@ -396,6 +391,15 @@ class IndexParts:
             replies = yield sweeps
             pending = {part for part, left in zip(pending, replies, strict=True) if left}
         return Written(existing, sum(map(len, by_part.values())) - existing)
+
+    def finish(
+        self, part: IndexPart, ids: Sequence[str], rebuilt: bool, reply: Any
+    ) -> Operation[None]:
+        """Send what follows a write again for the documents that it has not done."""
+        if self.form.after is not None:
+            _, done = reply[1]
+            while ids := ids[done:]:
+                [[_, done]] = yield [self.form.after(part, ids, rebuilt)]
 
     def delete(self, force: bool) -> Operation[int]:
         """Delete all documents and the parameters; see `DocumentStructure.delete`."""
@@ -570,7 +574,7 @@ _NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
 
 def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> Operation[int]:
     """Store lost parameters, and index all documents again; see `DocumentStructure.rebuild`."""
-    form, after = parts.form, parts.form.after_rebuilt
+    form = parts.form
     yield from restore_parameters(parts.parameters)
     yield from open_all([parts.parameters])
     surveys = {}
@@ -591,16 +595,13 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
                 page = left[: first_slice(left)]
                 arguments = form.encode(page)
                 ids = [one.id for one in page]
-                then = after and after(part, ids)
+                then = form.after and form.after(part, ids, True)
                 if has_many_words(page, arguments):
                     reply = yield from write_in_slices(part, arguments, then, rebuild)
                 else:
                     write = write_command(part, arguments, rebuild)
                     [reply] = yield [with_command(part, write, then)]
-                if after is not None:
-                    _, estimated = reply[1]
-                    while ids := ids[estimated:]:
-                        [[_, estimated]] = yield [after(part, ids)]
+                yield from parts.finish(part, ids, True, reply)
                 done, left = done + len(page), left[len(page) :]
                 if progress is not None:
                     run(progress, done, max(total, done))

@@ -448,24 +448,22 @@ class _Parser:
     def _term(self, depth: int) -> Node:
         match self._next():
             case "(":
-                return self._parentheses(depth)
+                opened = self.at
+                if depth == MAX_DEPTH:
+                    what = f"more than {MAX_DEPTH} parentheses are open"
+                    raise self._error(what, "nest less deep")
+                self.at += 1
+                node = self._query(depth + 1)
+                if not self._next():
+                    raise self._error('"(" is never closed', 'put ")" where it ends', opened)
+                self.at += 1
+                return node
             case "*":
                 self.at += 1
                 self._end_of_term()
                 return Everything()
         name = _NAME.match(self.text, self.at)
         return self._text(None) if name is None else self._named(name)
-
-    def _parentheses(self, depth: int) -> Node:
-        opened = self.at
-        if depth == MAX_DEPTH:
-            raise self._error(f"more than {MAX_DEPTH} parentheses are open", "nest less deep")
-        self.at += 1
-        node = self._query(depth + 1)
-        if not self._next():
-            raise self._error('"(" is never closed', 'put ")" where it ends', opened)
-        self.at += 1
-        return node
 
     def _named(self, match: re.Match[str]) -> Node:
         name, start = match[1], self.at
@@ -651,7 +649,16 @@ def _part(node: Node) -> str:
         case Equal(attribute, value):
             return f"{attribute}:={_quote(value, True)}"
         case Range():
-            return _shown_range(node)
+            low, high = _shown_bound(node.low), _shown_bound(node.high)
+            if low and low == high and not (node.open_low or node.open_high):
+                return f"{node.attribute}:{low}"
+            if low and not high:
+                return f"{node.attribute}:>{'' if node.open_low else '='}{low}"
+            if high and not low:
+                return f"{node.attribute}:<{'' if node.open_high else '='}{high}"
+            above = ">" * (node.open_low and bool(low))
+            below = "<" * (node.open_high and bool(high))
+            return f"{node.attribute}:{above}{low}..{below}{high}"
         case Not(part):
             return f"-{_operand(part)}"
         case AnyOf((Not() | AllOf() as part,)):  # in parentheses it would be read as the part alone
@@ -681,18 +688,6 @@ def _quote(text: str, after_name: bool, *, always: bool = False) -> str:
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _shown_range(node: Range) -> str:
-    low, high = _shown_bound(node.low), _shown_bound(node.high)
-    if low and low == high and not (node.open_low or node.open_high):
-        return f"{node.attribute}:{low}"
-    if low and not high:
-        return f"{node.attribute}:>{'' if node.open_low else '='}{low}"
-    if high and not low:
-        return f"{node.attribute}:<{'' if node.open_high else '='}{high}"
-    above, below = ">" * (node.open_low and bool(low)), "<" * (node.open_high and bool(high))
-    return f"{node.attribute}:{above}{low}..{below}{high}"
 
 
 def _shown_bound(bound: Bound) -> str:

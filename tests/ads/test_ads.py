@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from faces import Face, clocked, keys_of
+from faces import Exchanges, Face, clocked, keys_of
 
 import shardkit
 from shardkit import DamagedDataError, ShardKit, ShardMap
@@ -207,6 +207,20 @@ def test_of_long_pages_and_ads_so_many_words_count_as_a_server_has_time_for(face
     assert run(ads.index_many([(name, ["x"], "w3 w4", "cpc", 1) for name in "abc"])) == 0
     assert [set(run(ads.get(name)).words) for name in "abc"] == [{"w3", "w4"}] * 3
     assert run(ads.remove_many(["a", "b", "c"])) == 3
+    assert face.list(ads.check()) == []
+
+
+def test_an_ad_inherits_nothing_from_one_whose_removal_was_killed(face: Face) -> None:
+    run, ads = face.run, face.kit.ads(component="one")
+    names, text = list("abcd"), " ".join(f"w{n}" for n in range(400))
+    for name in names:
+        run(ads.index(name, [name], text, "cpc", 1))
+        run(ads.record_click(*run(ads.target([name], text))))
+    assert Exchanges(face, ads.deferred.remove_many(names)).stop_after(3)
+    for name in names:
+        assert run(ads.index(name, [name], "w1 other", "cpc", 1)) is True
+        ad = run(ads.get(name))
+        assert (ad.views, ad.clicks, ad.words) == (0, 0, {})
     assert face.list(ads.check()) == []
 
 

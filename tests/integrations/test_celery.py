@@ -32,6 +32,7 @@ from shardkit.local import LocalServer, LocalServers
 pytest.importorskip("celery")
 
 from celery import Celery, chain, chord, group
+from celery.exceptions import TimeoutError as CeleryTimeoutError
 from kombu import Connection, Exchange, Queue, pools
 
 import shardkit.integrations.celery
@@ -589,6 +590,27 @@ def test_a_part_of_a_chord_that_returns_twice_counts_once(
     finish(0, 2)
     finish(1, 1)
     assert sent == [("total", ([0, 1],))]
+
+
+def test_waiting_at_a_server_that_does_not_answer_times_out(tmp_path: Path) -> None:
+    with LocalServer() as server, ExitStack() as ends:
+        path = tmp_path / "map.yaml"
+        entry = {"port": server.port, "socket_timeout": 100}
+        path.write_text(repr({"components": {"one": {"entry": entry}}}))
+        shardkit.configure(path)
+        ends.callback(shardkit.configure, None)
+        app = Celery("client", backend="shardkit://one", set_as_current=False)
+        ends.callback(app.close)
+        app.backend.store_result("done", 4, "SUCCESS")
+        assert app.AsyncResult("done").get(timeout=0) == 4
+        results = [app.AsyncResult("a"), app.GroupResult("g", [app.AsyncResult("b")])]
+        with paused(server):
+            for result in results:
+                with pytest.raises(CeleryTimeoutError, match=r"^The operation timed out\.$"):
+                    result.get(timeout=0.2)
+        server.kill()
+        with pytest.raises(ShardErrors, match=r"^1 shard failed"):
+            app.AsyncResult("c").get(timeout=5)
 
 
 def test_results_expire_and_are_forgotten(client: Callable[[str], Celery]) -> None:

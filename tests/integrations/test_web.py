@@ -57,6 +57,7 @@ from shardkit.testing import MemoryServers
 with warnings.catch_warnings():  # it wants a newer httpx
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
+    from starlette.websockets import WebSocketDisconnect
 
 
 @pytest.fixture
@@ -111,6 +112,9 @@ def test_an_asgi_application_under_maintenance_answers_503_and_when_to_come_back
         assert answer.text == "Under maintenance. A new till."
         for probe in ("/health/live", "/health/ready"):
             assert client.get(probe).status_code == 200, "no process is restarted"
+        with pytest.raises(WebSocketDisconnect) as refused:
+            client.websocket_connect("/talk").__enter__()
+        assert refused.value.code == 1013
 
 
 def test_a_middleware_without_a_kit_says_what_is_missing() -> None:

@@ -11,7 +11,7 @@ from faces import Exchanges, Face, Time, clocked, sends
 from queue_helpers import server_of
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations import Page, Transaction
 from shardkit.queues import NewTask, QueueCounts, delayed_first
 
@@ -135,6 +135,17 @@ def test_large_tasks_are_queued_some_at_a_time(face: Face, lower: Callable[..., 
     assert len(sizes) == 4
     assert len(set(sizes)) == 1
     assert [face.run(queues.take("q")).args[1] for _ in tasks] == list(range(20))
+
+
+@pytest.mark.parametrize("key", ["q:{n}", "q:{n}:delayed", "q:{n}:attempts", "q:{n}:claims"])
+def test_a_task_that_a_damaged_key_refuses_is_not_stored(
+    face: Face, kit: ShardKit, key: str
+) -> None:
+    queues, client = face.kit.queues("q", component="one"), kit.client("one")
+    client.set(key, "x")
+    with pytest.raises(DamagedDataError, match=r"a STRING, where a key for \w+ was expected"):
+        face.run(queues.enqueue_many("n", [NewTask("t", delay=5 * ("delayed" in key), id="a")]))
+    assert client.keys() == [key.encode()]
 
 
 def test_stranded_tasks_are_searched_for_some_at_a_time(face: Face, kit: ShardKit) -> None:

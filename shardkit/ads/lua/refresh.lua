@@ -17,14 +17,19 @@ while ARGV[i] and left > 0 do
     for field in pairs(counts) do
       local word = not rebuilt and sub(field, 2, 2) == ':' and sub(field, 3)
       left = left - 1
-      if word then
-        if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end -- v
-        if ad and not has_word(ad, word) then call('HDEL', counts_key(id), field) end
+      if word then -- v:word has no bonus
+        if byte(field) ~= 118 then call('HDEL', bonuses_key(chunk, id_of(word)), int(place)) end
+        if ad and not (counts.v and has_word(ad, word)) then call('HDEL', counts_key(id), field) end
       end
     end
     if ad then call('HSET', counts_key(id), 'number', int(ad.number)) end
     if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
   end
   i = i + 1
+end
+-- An ad that gets the id of a removed one inherits nothing if the rest is never sent.
+for k = i, #ARGV do
+  local id = ARGV[k]
+  if call('EXISTS', document_key(id)) == 0 then call('HDEL', counts_key(id), 'v', 'c', 'a') end
 end
 return {existing, i - 3}

@@ -14,7 +14,8 @@ if not ad then return 0 end
 
 local matched = {}
 for i = 4, #ARGV do
-  if #matched < MOST_WORDS_COUNTED and has_word(ad, ARGV[i]) then matched[#matched + 1] = ARGV[i] end
+  if #matched == MOST_WORDS_COUNTED then break end
+  if has_word(ad, ARGV[i]) then matched[#matched + 1] = ARGV[i] end
 end
 call('HSET', KEYS[2], 'ad', ad.id, 'number', int(ad.number), 'words', cjson.encode(matched))
 call('EXPIRE', KEYS[2], ARGV[3])

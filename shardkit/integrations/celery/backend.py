@@ -7,22 +7,24 @@ stores a part and finds out whether it was the last.
 from __future__ import annotations
 
 import logging
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 from celery import states
 from celery.backends.base import KeyValueStoreBackend
 from celery.canvas import maybe_signature
-from celery.exceptions import ChordError
+from celery.exceptions import ChordError, TimeoutError as CeleryTimeoutError
 from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 
 from shardkit import log_records
-from shardkit.errors import StructureError
+from shardkit.errors import DeadlineExceeded, ShardErrors, StructureError
 from shardkit.integrations.kits import open_kit, parse_url
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.arguments import without_secrets
 from shardkit.operations.commands import Argument, Command, Key
+from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineBlock
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.operations.reply_kinds import are_texts, require_right
@@ -81,7 +83,8 @@ class ShardKitBackend(KeyValueStoreBackend):
         self._run(self._command("UNLINK", key))
 
     def wait_for(self, task_id: Any, timeout: Any = None, interval: float = 0.5, **kw: Any) -> Any:
-        meta = super().wait_for(task_id, timeout, min(interval, INTERVAL), **kw)
+        wait = partial(super().wait_for, task_id, timeout, min(interval, INTERVAL), **kw)
+        meta = _in_time(timeout, wait)
         if on_interval := kw.get("on_interval"):
             on_interval()  # raises the error of a parent, which says more than a chord's
         return meta
@@ -96,7 +99,9 @@ class ShardKitBackend(KeyValueStoreBackend):
         return super().iter_native(result, *args, on_interval=look, **kw)
 
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
-        return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
+        results = super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
+        while result := _in_time(timeout, lambda: next(results, None)):
+            yield result
 
     def encode(self, data: Any) -> Any:
         payload = super().encode(data)
@@ -188,6 +193,17 @@ class ShardKitBackend(KeyValueStoreBackend):
         return super().__reduce__(
             args, {**(kwargs or {}), "expires": self.expires, "url": self.url}
         )
+
+
+def _in_time(timeout: float | None, call: Callable[[], Any]) -> Any:
+    """Return what a call returns; have servers that do not answer raise Celery's TimeoutError."""
+    try:
+        with DeadlineBlock(float("inf") if timeout is None else timeout + LONG_ENOUGH):
+            return call()
+    except ShardErrors as error:
+        if error.subgroup(DeadlineExceeded) is None:
+            raise
+        raise CeleryTimeoutError("The operation timed out.") from error
 
 
 def _parts_of(call: Command) -> Operation[dict[Any, Any] | None]:

@@ -30,7 +30,6 @@ for i = 2, #ARGV, 3 do
     return {(i - 2) / 3, added}
   end
   if is_new(id) then
-    redis.call('HSET', q.tasks, id, dated(task))
     forget_attempts(q, id)
     if delay > 0 then
       -- A microsecond after the previous one, which keeps their order.
@@ -40,6 +39,7 @@ for i = 2, #ARGV, 3 do
       redis.call('RPUSH', q.waiting, id)
       wake(q)
     end
+    redis.call('HSET', q.tasks, id, dated(task)) -- last: a key of another type has failed before
     added = added + 1
   end
 end

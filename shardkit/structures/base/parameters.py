@@ -314,7 +314,11 @@ class Metadata:
         } or (self._written if create and self._creates else {})
         self.planning = stored.get(PLANNING, "")
         if self.follow is not None and "total" in stored:
-            self._follow_plan(stored)
+            plan = stored_integer(self.to, self.key, PLAN, stored.get(PLAN, "1"), 1)
+            if plan != self.plan:
+                total = stored_integer(self.to, self.key, "total", stored["total"], 1)
+                self.follow(plan, total)
+                self.parameters["total"], self.plan = str(total), plan
         stored = self._known(stored)
         if stored and stored != self.parameters:
             raise ParameterMismatchError(
@@ -331,14 +335,6 @@ class Metadata:
         self.data_ruled_out = self.data_ruled_out or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
         self._read_at = time.monotonic() if sent_at is None else sent_at
-
-    def _follow_plan(self, stored: Mapping[str, str]) -> None:
-        plan = stored_integer(self.to, self.key, PLAN, stored.get(PLAN, "1"), 1)
-        if plan != self.plan:
-            total = stored_integer(self.to, self.key, "total", stored["total"], 1)
-            assert self.follow is not None
-            self.follow(plan, total)
-            self.parameters["total"], self.plan = str(total), plan
 
     def generation_of(self, stored: Mapping[str, str]) -> int:
         """Return the generation in stored parameters."""

@@ -168,10 +168,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             mapping: values by field.
             items: fields and values in turn: ``[field, value, field, value]``.
         """
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise InvalidArgumentError(
-                f"{self.name}: mapping={shown(mapping)}", "give a dict of values by field"
-            )
         given: list[tuple[Any, Any]] = []  # in redis-py's order: a field's last value counts
         if items:
             if len(items) % 2:

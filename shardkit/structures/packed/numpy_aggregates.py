@@ -8,7 +8,7 @@ exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,14 @@ class ArrayAggregator(Aggregator):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._key_spans = _merge_adjacent(self.by)
+        # The offset and width of fields; fields without bits between them as one.
+        self._key_spans: list[tuple[int, int]] = []
+        for field in self.by:
+            if self._key_spans and sum(self._key_spans[-1]) == field.offset:
+                offset, bits = self._key_spans[-1]
+                self._key_spans[-1] = (offset, bits + field.type.bits)
+            else:
+                self._key_spans.append((field.offset, field.type.bits))
         # When every bit of a record is in its key, the group of zeros is the records of zeros.
         self._key_is_record = self.key_bits == self.format.bits
         self._dense = self.key_bits <= DENSE_BITS
@@ -133,17 +140,6 @@ class ArrayAggregator(Aggregator):
         for offset, bits in others:
             key = key.astype(np.uint64) << np.uint64(bits) | _column(records, offset, bits)
         return key
-
-
-def _merge_adjacent(fields: Sequence[PackedField]) -> list[tuple[int, int]]:
-    """Return the offset and width of fields; fields without bits between them as one."""
-    spans: list[tuple[int, int]] = []
-    for field in fields:
-        if spans and sum(spans[-1]) == field.offset:
-            spans[-1] = (spans[-1][0], spans[-1][1] + field.type.bits)
-        else:
-            spans.append((field.offset, field.type.bits))
-    return spans
 
 
 def _column(records: Array, offset: int, bits: int) -> Array:

@@ -255,7 +255,13 @@ class ScoredGroups(GrowingLayout):
         A group caches at least ``bound_size`` members, or all that it has.
         """
         if not (wanted in FULL_RANGES and size <= self.bound_size):
-            return (yield from self._first_of_parts(groups, wanted, size))
+            after = (repr(wanted.after[0]), wanted.after[1]) if wanted.after else ()
+            args = (size, wanted.by, int(wanted.desc), wanted.start, wanted.stop, *after)
+            of_parts = yield from self._from_parts(groups, "structures/sorted_set/range", args)
+            return {
+                group: sorted(chain(*map(scored_rows, replies)), reverse=wanted.desc)[:size]
+                for group, replies in of_parts.items()
+            }
         if wanted.desc:
             name, keys = "ZREVRANGE", self._tops
         else:
@@ -287,19 +293,6 @@ class ScoredGroups(GrowingLayout):
     def _stored_count(self, group: int, count: bytes | None) -> int:
         args = (self.component, self._keys[group], "count", count, 0, MOST_COUNT)
         return stored_integer(*args, missing=0)
-
-    def _first_of_parts(
-        self, groups: Sequence[int], wanted: OrderedRange, size: int
-    ) -> Operation[dict[int, list[Row]]]:
-        after = (repr(wanted.after[0]), wanted.after[1]) if wanted.after else ()
-        args = (size, wanted.by, int(wanted.desc), wanted.start, wanted.stop, *after)
-        by_group = yield from self._from_parts(groups, "structures/sorted_set/range", args)
-        return {
-            group: sorted(
-                (row for flat in replies for row in scored_rows(flat)), reverse=wanted.desc
-            )[:size]
-            for group, replies in by_group.items()
-        }
 
     def count_between(self, command: str, *args: Argument) -> Operation[int]:
         """Return how many members are within a range.

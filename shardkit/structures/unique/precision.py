@@ -168,7 +168,7 @@ class CounterSettings:
                 )
         encoders: Mapping[str, Callable[[Session], Visitor]] = {
             "60-bit": lambda session: self._first_digits(session, self.digits or MAX_DIGITS),
-            "64-bit": self._first_bits,
+            "64-bit": lambda session: (self._first_digits(session, 16) + 2**63) % 2**64 - 2**63,
             "bitmap": self._user_number,
             # 128 bits, of which a day stores as many as it has room for.
             "compact": lambda session: int.from_bytes(
@@ -201,10 +201,6 @@ class CounterSettings:
             f"bytes for precision={self.precision!r}",
             "give a UUID or text, and for longer or other bytes their hexadecimal digest",
         )
-
-    def _first_bits(self, session: Session) -> int:
-        number = self._first_digits(session, 16)
-        return number - 2**64 if number >= 2**63 else number
 
     def _first_digits(self, session: Session, digits: int) -> int:
         if isinstance(session, UUID):
