@@ -480,7 +480,7 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
         return used if is_over else fence  # the move has not pushed yet
     every = list(components.values())
     of_target = entries_on(every, fence.target, same)
-    others = (pair for case in every for pair in case.entries())
+    others = (pair for component in every for pair in component.entries())
     logins: dict[str, Stored] = {}
     for shard, entry in (*of_target, *others):
         if address_of(entry) is not None:
