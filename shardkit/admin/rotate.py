@@ -38,7 +38,6 @@ from shardkit.admin.servers import (
     sentinels_of,
     servers_of_service,
 )
-from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
 from shardkit.config.shard_map import ShardMap
@@ -417,7 +416,12 @@ class _OngoingRotation:
         self.require_own(self.config)
         for path in sorted(_files(self.places)):
             _write_file(path, str(self.password))
-        if changed := self._with_new_password():
+        changed = {}
+        for name, component in self.components.items():  # entries that have the password inline
+            renewed = component.with_entries(lambda shard, entry: self._renewed(entry, str(shard)))
+            if renewed.entries() != component.entries():
+                changed[name] = renewed
+        if changed:
             text = message or f"the password of {self.user} is rotated"
             options: dict[str, Any] = {"epoch": self.epoch, "message": text, "guard": self.watch}
             shard_map = ShardMap(changed, source=f"rotate {self.user}")
@@ -428,15 +432,6 @@ class _OngoingRotation:
         state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
         self._write_state(state)
         return state
-
-    def _with_new_password(self) -> dict[str, Component]:
-        """Return the components with entries that have the password inline, with the new one."""
-        changed: dict[str, Component] = {}
-        for name, component in self.components.items():
-            renewed = component.with_entries(lambda shard, entry: self._renewed(entry, str(shard)))
-            if renewed.entries() != component.entries():
-                changed[name] = renewed
-        return changed
 
     def _renewed(self, entry: Entry, where: str) -> Entry:
         fields = entry.fields

@@ -309,6 +309,7 @@ class ShardMover(Mover):
             return
         phase, why = self._seen(self._old, self._new)
         if phase in ("pushed", "done") and (phase != move.phase or move.emptied):
+            move.phase = phase  # so entries may lead to the targets
             self._require_planned(read_components(self._config))
             self._switch(self._rule, f": {why}", witnessed=True)
             self._admit_writers()
