@@ -553,7 +553,7 @@ MUTATIONS += [
     Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 185),
     Mutation(
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
-        *(lambda self, component, args: self._shard.number, 46),
+        *(lambda self, component, args: self.shard.number, 46),
     ),
     Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 3),
     Mutation(  # it refuses to empty the sources then, for ever
