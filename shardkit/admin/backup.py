@@ -213,7 +213,7 @@ def backup(
                 if config is not None:
                     with suppress(MissingEntryError):
                         known = read_components(config)
-                        components = [known.get(old.name, old) for old in components]
+                        components = [known.get(one.name, one) for one in components]
                     _require_data(config, components, timeout)
                 with ExitStack() as stack:
                     feeds = _feeds(stack, components, target, timeout)
@@ -446,8 +446,8 @@ def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bo
 
     with ThreadPoolExecutor(len(feeds) or 1) as pool:
         running = [pool.submit(run, feed) for feed in feeds]
-    for result in running if not suppressed else ():
-        result.result()
+    for future in running if not suppressed else ():
+        future.result()
 
 
 # ---- restoration

@@ -128,13 +128,13 @@ def read_changes(config: redis.Redis) -> list[Change]:
 
 
 def _read(stored: Any) -> list[Change]:
-    read = []
+    records = []
     for text in stored.values():
         with suppress(ValueError, TypeError, AttributeError):
             known = parse_json(text)
             common = {name: known[name] for name in Change.__dataclass_fields__ if name in known}
-            read.append(Change(**common))
-    return sorted(read, key=lambda change: change.started)
+            records.append(Change(**common))
+    return sorted(records, key=lambda change: change.started)
 
 
 def open_changes(config: redis.Redis) -> list[Change]:

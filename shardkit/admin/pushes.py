@@ -166,8 +166,12 @@ def preflight(
     savers = _savers(changes, surveyed)
     findings: list[PreflightFinding] = []
     for change in changes:
-        findings += _own_problems(change, surveyed, {WRONG_ROLE, CLOSED} if moved_only else _SHOWN)
-        if _is_usable(surveyed[change.target.entry]):
+        row = surveyed[change.target.entry]
+        own, kinds = SurveyedEntry(change.target, row.number, row.server), {WRONG_ROLE, CLOSED}
+        for fault in judge([own], kinds=kinds if moved_only else _SHOWN).entries[0].problems:
+            mild = fault.mild or fault.kind in (RESTART, NO_INFO)
+            findings.append(change.finding(fault.text, fault.remedy, mild))
+        if _is_usable(row):
             findings += [] if moved_only else _same_files(change, surveyed, savers)
             if not change.target.node and not change.target.entry.is_cluster:
                 findings += [
@@ -200,16 +204,6 @@ def _changes(before: Component | None, after: Component) -> Iterator[_PushedEntr
 
 def _is_usable(row: SurveyedEntry) -> bool:
     return row.server.error is None and row.database.exists
-
-
-def _own_problems(
-    change: _PushedEntry, surveyed: _Surveyed, kinds: Collection[str]
-) -> Iterator[PreflightFinding]:
-    row = surveyed[change.target.entry]
-    judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=kinds)
-    for problem in judged.entries[0].problems:
-        mild = problem.mild or problem.kind in (RESTART, NO_INFO)
-        yield change.finding(problem.text, problem.remedy, mild)
 
 
 def _shared_keys(

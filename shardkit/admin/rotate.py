@@ -38,7 +38,6 @@ from shardkit.admin.servers import (
     sentinels_of,
     servers_of_service,
 )
-from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
 from shardkit.config.shard_map import ShardMap
@@ -417,7 +416,12 @@ class _OngoingRotation:
         self.require_own(self.config)
         for path in sorted(_files(self.places)):
             _write_file(path, str(self.password))
-        if changed := self._with_new_password():
+        changed = {}
+        for name, component in self.components.items():  # entries that have the password inline
+            renewed = component.with_entries(lambda shard, entry: self._renewed(entry, str(shard)))
+            if renewed.entries() != component.entries():
+                changed[name] = renewed
+        if changed:
             text = message or f"the password of {self.user} is rotated"
             options: dict[str, Any] = {"epoch": self.epoch, "message": text, "guard": self.watch}
             shard_map = ShardMap(changed, source=f"rotate {self.user}")
@@ -429,15 +433,6 @@ class _OngoingRotation:
         self._write_state(state)
         return state
 
-    def _with_new_password(self) -> dict[str, Component]:
-        """Return the components with entries that have the password inline, with the new one."""
-        changed: dict[str, Component] = {}
-        for name, component in self.components.items():
-            renewed = component.with_entries(lambda shard, entry: self._renewed(entry, str(shard)))
-            if renewed.entries() != component.entries():
-                changed[name] = renewed
-        return changed
-
     def _renewed(self, entry: Entry, where: str) -> Entry:
         fields = entry.fields
         replicas = fields.get("replicas", ())
@@ -446,10 +441,10 @@ class _OngoingRotation:
             if url is not None:
                 fields = {**url_fields(url), **fields}
             fields["password"] = self.password
-        for fields_, replica in zip(replicas, entry.replicas, strict=True):
-            inline = "password" in fields_ and _source(replica, where) == "entry"
+        for described, replica in zip(replicas, entry.replicas, strict=True):
+            inline = "password" in described and _source(replica, where) == "entry"
             if inline and self._is_users(where, replica):
-                fields_["password"] = self.password
+                described["password"] = self.password
         return entry if fields == entry.fields else Entry(fields, where)
 
     def await_clients(self, state: Mapping[str, Any], wait: float, settled: float) -> bool:

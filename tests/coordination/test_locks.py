@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -64,6 +65,19 @@ def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
         tokens.append(hold.token)
     assert tokens == sorted(set(tokens))
     assert run(face.kit.lock("y", component=component).acquire(blocking_timeout=0))
+
+
+def test_thousands_of_holds_that_have_ended_do_not_keep_a_writer_away(face: Face) -> None:
+    lock = face.kit.read_write_lock("x", component="one", renew=False)
+    for _ in range(6):
+        readers = [lock.read.deferred.acquire(ttl=2 * PATIENCE) for _ in range(1000)]
+        face.run(face.kit.together(*readers))
+    last = face.run(lock.read.acquire(ttl=2 * PATIENCE))
+    assert face.run(lock.write.acquire(blocking=False)) is None
+    assert face.eventually(lambda: not last.remaining)
+    time.sleep(0.2)  # by its own clock a hold ends earlier than on the server
+    assert face.run(lock.write.acquire(blocking=False))
+    assert face.run(lock.read.acquire(blocking=False)) is None
 
 
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:

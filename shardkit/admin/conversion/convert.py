@@ -122,7 +122,9 @@ class _Copy:
         with ExitStack() as stack:
             if not offline:
                 for group in by_server(self._databases):
-                    numbered = {_number(database): database for database in group}
+                    kwargs = [one.client.connection_pool.connection_kwargs for one in group]
+                    numbers = [int(own.get("db") or 0) for own in kwargs]
+                    numbered = dict(zip(numbers, group, strict=True))
                     self._captures.append((stack.enter_context(_captured(numbered)), numbered))
             self._train()
             passes = self._until_equal()
@@ -395,10 +397,6 @@ def _masters_of(databases: Sequence[Database]) -> dict[str, Any]:
                 ),
             )
     return masters
-
-
-def _number(database: Database) -> int:
-    return int(database.client.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def _size(value: Any) -> int:

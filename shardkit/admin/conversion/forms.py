@@ -131,7 +131,8 @@ def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
     for key, type_ in keys:
         if key not in values:
             values[key] = _tokens(key)
-            shapes[type_, tuple(map(_shape, values[key]))].append(key)
+            parts = (t if t.kind in ("", "word") else _NamePart(t.kind, b"") for t in values[key])
+            shapes[type_, tuple(parts)].append(key)
     shapes = _with_texts(shapes)
     result = []
     for (type_, shape), members in shapes.items():
@@ -167,10 +168,6 @@ def _tokens(key: bytes) -> tuple[_NamePart, ...]:
 
 def _kind(piece: bytes) -> str:
     return next((kind for kind, rule in _WHOLE.items() if rule.fullmatch(piece)), "")
-
-
-def _shape(token: _NamePart) -> _NamePart:
-    return token if token.kind in ("", "word") else _NamePart(token.kind, b"")
 
 
 def _with_texts(
@@ -393,7 +390,9 @@ class StructureForm:
         if differing:
             self.still()
         self._write([(name, value) for name, value in differing if value is not None])
-        self._remove([name for name, value in differing if value is None])
+        if gone := [name for name, value in differing if value is None]:
+            methods = {"hash": "hdel", "set": "srem", "sorted_set": "zrem"}
+            getattr(self.structure, methods.get(self.conversion.into, "remove"))(*gone)
         return {name for name, value in differing if not (isinstance(value, Timed) and value.soon)}
 
     def expire(self, name: bytes, due: int) -> None:
@@ -456,11 +455,6 @@ class StructureForm:
                 self.structure.zadd_many(entries)
             case "packed":
                 self.structure.set_many(entries)
-
-    def _remove(self, names: Sequence[Any]) -> None:
-        if names:
-            methods = {"strings": "remove", "hash": "hdel", "set": "srem", "sorted_set": "zrem"}
-            getattr(self.structure, methods.get(self.conversion.into, "remove"))(*names)
 
     def names(self) -> Iterator[Any]:
         """Iterate over the fields or members that the structure has."""

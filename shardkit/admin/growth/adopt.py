@@ -192,7 +192,7 @@ def adopt(
             notes=("one server needs no placement",),
             next=_next(component, 2),
         )
-    keys = [route.of_all(keys_) for keys_ in samples]
+    keys = [route.of_all(sampled) for sampled in samples]
     rules = list(placements) or list(_rules([_place_of(entry) for entry in entries], names))
     fits = _fits(rules, keys, progress, given=bool(placements))
     best = fits[0]

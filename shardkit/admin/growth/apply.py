@@ -556,7 +556,8 @@ class _Steps:
         return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
     def _pushed(self, state: Components) -> _Found:
-        new = {n: new_ for n, new_ in self._wanted.items() if not new_.same_as(state.get(n))}
+        wanted = self._wanted.items()
+        new = {name: one for name, one in wanted if not one.same_as(state.get(name))}
         if not new:
             return None
 

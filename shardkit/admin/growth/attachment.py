@@ -161,7 +161,7 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
 def detach_replica(
     config: redis.Redis, replica: str, *, force: bool = False, within: str = ""
 ) -> AttachedReplica:
-    """Detach a replica, after entries no longer name it and clients have left it.
+    """Detach a replica, after entries no longer name it and processes have read that.
 
     It keeps its data and takes writes again. A server that is down is only removed from entries.
 

@@ -382,8 +382,8 @@ def with_operations(
     parts = []
     for part in report.parts:
         names = {(part.kind, _text(part), shard.partition(":")[0]) for shard in part.shards}
-        if counted := names & busy.keys():
-            part = replace(part, operations=sum(map(busy.pop, counted)))
+        if hottest := names & busy.keys():
+            part = replace(part, operations=sum(map(busy.pop, hottest)))
         parts.append(part)
     # A name that was not in the sample is shown with its component.
     for (kind, name, component), rate in busy.items():
@@ -470,9 +470,9 @@ def _uneven(
     for server, times in before.items():
         if abs(times - 1) > tolerance + 1e-9:
             yield f"{server} has {times:.2f} times the mean {by} of a server"
-    for full in report.servers:
-        if not full.free and before[full.server] < 1 - tolerance - 1e-9:
-            yield f"{full.server} has no database that nothing uses: no shard can move there"
+    for server_load in report.servers:
+        if not server_load.free and before[server_load.server] < 1 - tolerance - 1e-9:
+            yield f"{server_load.server} has no database that nothing uses: no shard can move there"
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for database in report.databases:
         if len(database.shards) == 1 and ":" in (shard := database.shards[0]):

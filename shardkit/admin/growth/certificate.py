@@ -461,9 +461,9 @@ def _elements(client: Any, key: bytes, count: int) -> int:
     for start in range(0, len(names), _MEMBERS):
         page = names[start : start + _MEMBERS]
         vectors = [("VEMB", key, name, "RAW") for name in page]
-        attributes = ask(client, vectors, [("VGETATTR", key, name) for name in page])
-        for neighbours in zip(page, attributes, attributes[len(page) :], strict=False):
-            digest ^= int.from_bytes(_hash(repr(neighbours).encode()), "big")
+        replies = ask(client, vectors, [("VGETATTR", key, name) for name in page])
+        for element in zip(page, replies, replies[len(page) :], strict=False):
+            digest ^= int.from_bytes(_hash(repr(element).encode()), "big")
     return digest
 
 

@@ -363,7 +363,12 @@ def _taken_over(
         if move.run_id and not move.is_over and same(ServerAddress.parse(move.source), source):
             target = ServerAddress.parse(move.target)
             with suppress(RedisError, OSError), servers.connected_to(target, login) as client:
-                if client.get(proof_key(client)) == move.id.encode():  # else it is another's by now
+                info = servers.role_of(client).raw
+                until = str(info.get("master_replid2")), int(info.get("second_repl_offset", -1))
+                replicas = _roles(known, login).values()
+                # If one is ahead, somebody has detached the target, and the master went on.
+                behind = any(one.history == until[0] and one.offset >= until[1] for one in replicas)
+                if client.get(proof_key(client)) == move.id.encode() and not behind:
                     candidates.append(target)
     roles = _roles([*candidates, *([forced] if forced else [])], login)
     return next((server for server, role in roles.items() if role.is_master), None)
@@ -480,7 +485,7 @@ def _applied(config: Any, fence: Fence, components: Mapping[str, Component], sam
         return used if is_over else fence  # the move has not pushed yet
     every = list(components.values())
     of_target = entries_on(every, fence.target, same)
-    others = (pair for case in every for pair in case.entries())
+    others = (pair for component in every for pair in component.entries())
     logins: dict[str, Stored] = {}
     for shard, entry in (*of_target, *others):
         if address_of(entry) is not None:

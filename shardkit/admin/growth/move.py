@@ -116,7 +116,10 @@ class ServerMover(Mover):
                     servers.wait_for_copy(old, new, self._copy_timeout, tell=self._lease.check)
                     servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
-                        self._prove(old, new)
+                        with suppress(ResponseError):  # it is full, or the user may not
+                            self._lease.order(old, "SET", proof_key(old), move.id)
+                            move.run_id = str(new.info("server").get("run_id", ""))
+                            self._lease.write(move)
                         move.held = servers.hand_over(
                             old, new, target, self._hold, self._lease.order
                         )
@@ -197,13 +200,6 @@ class ServerMover(Mover):
                 "move says so: the record is out of date",
                 f"find out which server has the keys, then: shardkit changes end {self._move.name}",
             )
-
-    def _prove(self, old: Any, new: Any) -> None:
-        """Have the data prove on both servers that it is that of this move."""
-        with suppress(ResponseError):  # it is full, or the user may not: then nothing is proven
-            self._lease.order(old, "SET", proof_key(old), self._move.id)
-            self._move.run_id = str(new.info("server").get("run_id", ""))
-            self._lease.write(self._move)
 
     def _require_data(self, old: Any, new: Any) -> None:
         """Check that the target has not come back without its data; if so, go back in time.

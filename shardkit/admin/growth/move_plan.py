@@ -417,13 +417,13 @@ def plan_copy(
         f"{closing}writers wait for at most {hold:g} s, until no client that may write is "
         "connected and the rest is copied; readers do not wait",
     )
-    offline_seconds = (
+    while_offline = (
         *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
         f"{closing}from now on writes wait for ten seconds, and then fail; readers do not wait",
         f"{copying}; compare both",
     )
     steps = (
-        *(offline_seconds if offline else online),
+        *(while_offline if offline else online),
         f"{where}: {f'CONFIG SET {CLOSING}' if in_cluster else f'PERSIST {FENCE_KEY}'}; {push}",
         f"{where}: they keep their keys, and refuse writes; take the cluster away when you are sure"
         if in_cluster

@@ -108,7 +108,7 @@ class Mover(ABC):
         followed = False
         for server in servers if not move.is_over else ():
             successor = self._successor(server)
-            known = any(self._same(successor, known_one) for known_one in servers)
+            known = any(self._same(successor, other) for other in servers)
             if successor and not known and self._has_replaced(successor, server):
                 replace_server(move, server, successor)
                 followed = True

@@ -60,7 +60,7 @@ def large_values(
 ) -> dict[bytes, int]:
     """Return which values have more than some bytes in memory, and how many.
 
-    ``said`` is the reply to `asking_for_large`. If the user must not ask that, strings count by
+    ``reply`` is that to `asking_for_large`. If the user must not ask that, strings count by
     their length, and others if they have many members.
     """
     if reply is None:
@@ -182,14 +182,14 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         early = early[len(kept) :]
         every = {**{id_: [b"", b""] for id_ in kept}, **{_parts(id_): f for id_, f in entries}}
         for some in pages(sorted(every), page):
-            yield [("XADD", key, b"%d-%d" % item, *every[item]) for item in some]
+            yield [("XADD", key, b"%d-%d" % id_, *every[id_]) for id_ in some]
         if len(entries) < page:
             break
         start = b"(" + entries[-1][0]
     for name in names:
         consumers = ask(source, [("XINFO", "CONSUMERS", key, name)])[0]
         for some in pages(consumers, _MEMBERS // 2):
-            yield [("XGROUP", "CREATECONSUMER", key, name, _named(item)[b"name"]) for item in some]
+            yield [("XGROUP", "CREATECONSUMER", key, name, _named(one)[b"name"]) for one in some]
         for pending in _pending(source, key, name, _CLAIMED // (_CLAIM + len(key) + len(name))):
             yield [
                 (

@@ -7,7 +7,8 @@
     into a cluster   a key ─► the node that has its slot
 
 A split also checks that each key tells its place: that it is where its name says. Fences of guards
-do not, as they are where guarded keys are: every shard gets the largest token of each.
+do not, as they are where guarded keys are: every shard gets the largest token of each, and a
+cluster none.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class ByPlacement(CopyRule):
         self._routes = tuple(move.routes)
         self._route = KeyRoutes(move.routes)
         self._cluster = move.clusters[1] if move.clusters else ""
-        self._is_fence: Callable[[bytes], Any] = (  # a cluster has one for each tag
-            (lambda key: False) if any(move.clusters) else FENCE.fullmatch
+        self._is_fence: Callable[[bytes], Any] = (  # a cluster's have a tag
+            (lambda key: False) if move.clusters and move.clusters[0] else FENCE.fullmatch
         )
         slots = [move.slots if node else {} for node in move.clusters or ("", "")]
         self._place_old = self._placing(self._before, self._old, slots[0])

@@ -529,7 +529,9 @@ class DatabaseCopy:
     def _note_expiring(self, read: Mapping[bytes, _Read], since: float) -> None:
         """Have keys that expire be copied again if that took too long for a busy machine."""
         if time.monotonic() > since + _LATE:
-            self._late |= {(copy.number, key): None for key, copy in read.items() if copy.left >= 0}
+            self._late |= {
+                (value.number, key): None for key, value in read.items() if value.left >= 0
+            }
 
     def _write(self, target: Place) -> None:
         """Write what has been read for a target."""

@@ -60,12 +60,14 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.operation import pages
 
 _ATTEMPTS = 5
 _AT_ONCE = 4  # servers that are copied: more threads would wait for each other
 _COPIES = 3  # because changes may have been missed
 # Parts of the hold by which the move is decided, and readers have left.
 _DECIDED, _READ = 0.7, 0.9
+_FENCES = 200  # of guards that are written at a time, in less than a millisecond
 _KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
@@ -307,6 +309,7 @@ class ShardMover(Mover):
             return
         phase, why = self._seen(self._old, self._new)
         if phase in ("pushed", "done") and (phase != move.phase or move.emptied):
+            move.phase = phase  # so entries may lead to the targets
             self._require_planned(read_components(self._config))
             self._switch(self._rule, f": {why}", witnessed=True)
             self._admit_writers()
@@ -324,29 +327,31 @@ class ShardMover(Mover):
 
     def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
-        self._carry_fences()
         keys = {at: gate.proof_key(client) for at, client in self._new.items()}
         proofs = {at: [("SET", key, self._move.id)] for at, key in keys.items()}
         gate.write_under(self._new, self._attempt, proofs)
 
     def _carry_fences(self) -> None:
         """Give every target the largest token of each guard's fence that was seen at a source."""
-        names, self._rule.fences = sorted(self._rule.fences), set()
-        for keys in exchange.Slices().of(names):
-            fences: dict[bytes, tuple[int, int]] = {}  # the token, and the milliseconds left
-            for place, client in self._old.items():
-                asked = [("MGET", key) for key in keys], [("PTTL", key) for key in keys]
-                replies = exchange.ask(client, *asked)
-                for key, [token], left in zip(keys, replies, replies[len(keys) :], strict=False):
-                    if token and token.isdigit():
-                        fences[key] = max(fences.get(key, (0, 0)), (int(token), left))
-                    elif left != -2:
+        for keys in pages(sorted(self._rule.fences), _FENCES):
+            asked: list[Arguments] = [("MGET", *keys), *(("PTTL", key) for key in keys)]
+            fences: dict[bytes, tuple[int, float]] = {}  # the token, and the milliseconds left
+            of_all = exchange.ask_all([(client, [asked]) for client in self._old.values()])
+            for place, (tokens, *ends) in zip(self._old, of_all, strict=True):
+                for key, token, left in zip(keys, tokens, ends, strict=True):
+                    if left == -2:  # it is not there, or has just expired
+                        continue
+                    if not (token and token.isdigit() and len(token) <= 16):
                         raise GrowthError(f"{place}: {key!r} is no guard's fence", "rename the key")
+                    end = left if left >= 0 else math.inf
+                    fences[key] = max(fences.get(key, (0, 0)), (int(token), end))
             commands = [
-                ("SET", key, token, *(("PX", left + 1) if left >= 0 else ()))
+                ("SET", key, token, *(("PX", left + 1) if left < math.inf else ()))
                 for key, (token, left) in fences.items()
             ]
-            gate.write_under(self._new, self._attempt, dict.fromkeys(self._new, commands))
+            if not self._new_gate.is_cluster:
+                gate.write_under(self._new, self._attempt, dict.fromkeys(self._new, commands))
+        self._rule.fences.clear()
 
     def _lost(self, sampled: bool = True) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
@@ -658,6 +663,7 @@ class ShardMover(Mover):
         """
         self._copy_libraries()
         self._require_same()
+        self._carry_fences()
         if self._run_of(self._new) != self._before:
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "

@@ -260,20 +260,16 @@ def advise_command(
         advices, software = advise(sample, ServerSource(binary), families, tell)
     component = names[0] if names else "data"
     if file is not None:
-        write_private(file, _best(advices).to_json())
+        best = next((advice.layouts[0] for advice in advices if advice.layouts), None)
+        if best is None:
+            raise InvalidArgumentError(
+                "the sampled families fit no structure", "choose other keys: --match, --type"
+            )
+        write_private(file, best.layout.conversion.to_json())
     if plot is not None:
         _plot(plot, advices)
     if not output.wrote_json(_document(sample, advices, software, component)):
         _show(output, sample, advices, software, component)
-
-
-def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
-    for advice in advices:
-        if advice.layouts:
-            return advice.layouts[0].layout.conversion
-    raise InvalidArgumentError(
-        "the sampled families fit no structure", "choose other keys: --match, --type"
-    )
 
 
 @contextmanager

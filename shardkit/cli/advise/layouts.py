@@ -395,7 +395,10 @@ def _sorted_set(family: SampledFamily) -> Iterator[LayoutChoice]:
     rows = [(family.keys[0].name, name, score) for name, score in family.members]
     name = f"{text}:sorted"
     entry = mean_size([name for name, _ in family.members]) + mean_size(
-        [_score(score) for _, score in family.members]
+        [
+            b"%d" % score if abs(score) < 2**62 and score == int(score) else repr(score).encode()
+            for _, score in family.members
+        ]
     )
     if max(len(name) for name, _ in family.members) > LIMIT:
         return
@@ -411,10 +414,6 @@ def _sorted_set(family: SampledFamily) -> Iterator[LayoutChoice]:
         return grown(model, count) + 2 * GROUPS * part(model, ends)
 
     yield LayoutChoice(Conversion(text, "zset", "sorted_set", name), rows, family.entries, predict)
-
-
-def _score(score: float) -> bytes:
-    return b"%d" % score if abs(score) < 2**62 and score == int(score) else repr(score).encode()
 
 
 def _list(family: SampledFamily) -> Iterator[LayoutChoice]:

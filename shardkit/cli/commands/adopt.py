@@ -61,16 +61,10 @@ def adopt_command(
         result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())
-    if not output.wrote_json(_document(result)):
+    text = None if result.shard_map is None else masked_map(result.shard_map).to_yaml()
+    if not output.wrote_json({**vars(result), "shard_map": text}):
         _show(output, result, file)
     return 0 if result.shard_map is not None else 1
-
-
-def _document(result: Adoption) -> dict[str, Any]:
-    text = None if result.shard_map is None else masked_map(result.shard_map).to_yaml()
-    named = {name: getattr(result, name) for name in ("component", "tried", "placement", "alike")}
-    rest = {name: getattr(result, name) for name in ("notes", "problem", "remedy", "next")}
-    return {**named, "servers": result.servers, "rules": result.rules, "shard_map": text, **rest}
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -307,7 +306,10 @@ def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
         before, after = change.before, change.after
         if not change.field:
             before, after = (a and server_of(a) for a in (before, after))
-        groups.setdefault((change.field, before, after), []).append(_shard(change.key))
+        whole = change.key.removeprefix(entry_key(""))
+        name, _, number = whole.rpartition(":")
+        shard = Shard(name, int(number)) if name and number.isdecimal() else Shard(whole)
+        groups.setdefault((change.field, before, after), []).append(shard)
     for (field, before, after), shards in groups.items():
         name = shard_list(shards)
         if field:
@@ -316,12 +318,6 @@ def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
             yield [name, Styled("added", GOOD), None, after]
         else:
             yield [name, Styled("removed", BAD), before, None]
-
-
-def _shard(key: str) -> Shard:
-    name = key.removeprefix(entry_key(""))
-    match = re.fullmatch(r"(.+):(\d+)", name)
-    return Shard(match[1], int(match[2])) if match else Shard(name)
 
 
 def document(

@@ -226,12 +226,13 @@ _CITY_FIELDS: tuple[Field[tuple[str, City | None]], ...] = (
     Field("city", lambda pair: pair[1] and pair[1].city, wordy("city")),
     Field("region", lambda pair: pair[1] and pair[1].region, wordy("region")),
     Field("country", lambda pair: pair[1] and pair[1].country, wordy("country")),
-    Field("id", lambda pair: pair[1] and pair[1].id, Column("id"), lambda pair: _id(pair[1])),
+    Field(
+        "id",
+        lambda pair: pair[1] and pair[1].id,
+        Column("id"),
+        lambda pair: None if pair[1] is None or pair[1].id is None else str(pair[1].id),
+    ),
 )
-
-
-def _id(city: City | None) -> str | None:
-    return None if city is None or city.id is None else str(city.id)
 
 
 @command("shardkit geo info", "shardkit geo info --json", group=geo)

@@ -137,7 +137,12 @@ def verify_replica_command(
     code = int(any(isinstance(v, Exception) or not v.ok for v in verdicts.values()))
     if output.wrote_json(
         [
-            {"master": str(master), "replica": str(replica), **_verdict(verdict)}
+            {"master": str(master), "replica": str(replica)}
+            | (
+                {"ok": False, "error": reason(verdict)}
+                if isinstance(verdict, Exception)
+                else asdict(verdict) | {"seconds": round(verdict.seconds, 3), "ok": verdict.ok}
+            )
             for (master, replica), verdict in verdicts.items()
         ]
     ):
@@ -162,12 +167,6 @@ def verify_replica_command(
         table.row(str(master), str(replica), text, f"{verdict.seconds:.3f}")
     output.table(table)
     return code
-
-
-def _verdict(verdict: growth.VerifiedReplica | Exception) -> dict[str, object]:
-    if isinstance(verdict, Exception):
-        return {"ok": False, "error": reason(verdict)}
-    return {**asdict(verdict), "seconds": round(verdict.seconds, 3), "ok": verdict.ok}
 
 
 @command(

@@ -181,7 +181,10 @@ def exec_(
     if not output.wrote_json(_by_place(answers, lambda answer: {"reply": _plain(answer)})):
         table = Table.of("server" if target == "all" else wordy("shard"), wordy("reply"))
         for place, answer in answers.items():
-            table.row(place, _cell(answer))
+            failed = isinstance(answer, Exception)
+            table.row(
+                place, Styled(reason(answer), BAD) if failed else one_line(str(_plain(answer)))
+            )
         output.table(table)
     return int(any(isinstance(answer, Exception) for answer in answers.values()))
 
@@ -203,13 +206,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(_plain(name)): _plain(item) for name, item in value.items()}
     return value
-
-
-def _cell(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        return Styled(reason(answer), BAD)
-    plain = _plain(answer)
-    return one_line(plain if isinstance(plain, str) else str(plain))
 
 
 _wait = given.seconds(disks.WAIT, "How long it may take.", 0.1)

@@ -270,15 +270,14 @@ def _style(problem: rules.ServerProblem) -> str:
     return WARN if mild else BAD
 
 
-def _address(entry: rules.JudgedEntry) -> str:
-    """Return where a shard is: its server, with the database unless that is 0."""
-    server = entry.server.address
-    return f"{server}/{entry.row.number}" if entry.row.number else server
-
-
 _ADDRESS_FIELDS: tuple[Field[rules.JudgedEntry], ...] = (
     Field("address", lambda entry: entry.row.target.entry.address),
-    Field("server", lambda entry: entry.server.address, Column("server"), _address),
+    Field(
+        "server",
+        lambda entry: entry.server.address,
+        Column("server"),
+        lambda entry: entry.server.address + (f"/{entry.row.number}" if entry.row.number else ""),
+    ),
     Field("database", lambda entry: entry.row.number),
 )
 

@@ -202,7 +202,10 @@ def _watch(output: Output, servers: LocalServers, asked: list[int]) -> None:
 def _show(
     output: Output, servers: LocalServers, pushed: bool, written: Path | None, config: str | None
 ) -> None:
-    shards = _shards(servers)
+    shards: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
+    for component in servers.shard_map.components.values():
+        for shard, _ in component.entries():
+            shards[servers.server_of(*shard)].append(shard)
     fields: tuple[Field[LocalServer], ...] = (
         Field("name", lambda server: server.name, wordy("server")),
         Field("address", lambda server: server.address, Column("address")),
@@ -229,14 +232,6 @@ def _show(
     else:
         output.good(f"export {ENVIRONMENT}={shlex.quote(config)}")
     output.dim("Ctrl-C stops the servers.")
-
-
-def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
-    by_server: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
-    for component in servers.shard_map.components.values():
-        for shard, _ in component.entries():
-            by_server[servers.server_of(*shard)].append(shard)
-    return by_server
 
 
 def _config_value(

@@ -148,7 +148,9 @@ class AccessLog:
 
     def _lines(self) -> Iterator[bytes]:
         try:
-            read = self._text().readline
+            is_packed = self._file.peek(2)[:2] == _GZIP
+            unpacked = _Unzipped(gzip.GzipFile(fileobj=self._file)) if is_packed else None
+            read = (_buffered(unpacked) if unpacked else self._file).readline
             for line in iter(partial(read, LONGEST), b""):
                 yield line
                 if len(line) == LONGEST and not line.endswith(b"\n"):
@@ -158,11 +160,6 @@ class AccessLog:
             self.damage = "the compressed data ends too early"
         except (OSError, zlib.error) as error:
             self.damage = str(error)
-
-    def _text(self) -> Any:
-        if self._file.peek(2)[:2] != _GZIP:
-            return self._file
-        return _buffered(_Unzipped(gzip.GzipFile(fileobj=self._file)))
 
     def close(self) -> None:
         """Close the file."""

@@ -41,7 +41,7 @@ if first[2] and tonumber(first[2]) <= now then
 end
 local known = entry(id)
 local held = known and redis.call('ZSCORE', KEYS[2], id)
-if held then
+if held and tonumber(held) > now then
   held = math.min(tonumber(held), now + DAY)  -- later only if the clock was set back
   if note(known, ARGV[9]) then
     known.count, known.ttl = known.count + 1, ttl
@@ -60,7 +60,7 @@ if place then
   note(e, ARGV[9])
   store(id, e)
 end
-local free = room(limit)
+local free = room(limit, now)
 if free ~= NONE then
   local waiter = patience > 0 and not known and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   local other = waiter and entry(waiter)
@@ -69,7 +69,7 @@ if free ~= NONE then
   end
   local token = grant_waiters(now, id)
   if token then return {token, now, now + ttl, 0} end
-  if not place and redis.call('EXISTS', KEYS[4]) == 0 and fits(mode, room(limit)) then
+  if not place and redis.call('EXISTS', KEYS[4]) == 0 and fits(mode, room(limit, now)) then
     return {grant(id, e, now, select(2, limit_and_token())), now, now + ttl, 0}
   end
   first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')

@@ -114,14 +114,15 @@ end
 
 -- The modes of hold that fit beside the present ones: both, s for shares only, or none.
 local BOTH, NONE = 'xs', ''
-local function room(limit)
-  local held = redis.call('ZCARD', KEYS[2])
+local function room(limit, now)
+  local live = '(' .. digits(now)  -- more may have ended than `expire` removes
+  local held = redis.call('ZCOUNT', KEYS[2], live, '+inf')
   if held == 0 then return BOTH end
   -- Holders whose ends are lost count before `restore` comes to them.
-  local known = redis.call('HLEN', KEYS[3]) - redis.call('ZCARD', KEYS[4])
-  if limit > 0 and math.max(held, known) >= limit then return NONE end
+  local lost = redis.call('HLEN', KEYS[3]) - redis.call('ZCARD', KEYS[4]) - redis.call('ZCARD', KEYS[2])
+  if limit > 0 and held + math.max(0, lost) >= limit then return NONE end
   if held == 1 then
-    local only = entry(redis.call('ZRANGE', KEYS[2], 0, 0)[1])
+    local only = entry(redis.call('ZRANGEBYSCORE', KEYS[2], live, '+inf')[1])
     if only and only.mode == 'x' then return NONE end
     -- It has lost its details. Whatever has no limit may be held by a writer.
     if not only and limit == 0 then return NONE end
@@ -159,7 +160,7 @@ local function grant_waiters(now, own)
   restore(now)
   local limit, latest = limit_and_token()
   if limit ~= 1 then expire(now) end  -- others than the one that just ended
-  local free, got = room(limit), nil
+  local free, got = room(limit, now), nil
   for _ = 1, AT_ONCE / 2 do
     if not id or free == NONE then break end
     local e = entry(id)
@@ -187,7 +188,7 @@ local function grant_waiters(now, own)
     if not gone then
       latest = grant(id, e, now, latest)
       if id == own then got = latest end
-      free = (e.mode == 'x' or limit == 1) and NONE or room(limit)
+      free = (e.mode == 'x' or limit == 1) and NONE or room(limit, now)
     elseif not redis.call('ZSCORE', KEYS[2], id) then  -- else it is a holder, and no waiter
       redis.call('HDEL', KEYS[3], id)
     end

@@ -503,6 +503,42 @@ def test_a_failover_after_the_handover_of_a_killed_move_finishes_that(
 
 
 @faces
+def test_a_failover_takes_no_server_that_was_detached_before_the_handover(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    fleet.replicated(2)
+    with killed_at("hand over"):
+        call(face, "start_move", fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+    fleet.config.delete(LEASE)
+    client_of(fleet.servers[1]).replicaof("NO", "ONE")
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users")["k0"].set("k0", 7)
+    assert client_of(fleet.servers[0]).wait(1, 5000) == 1
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert fleet.value("k0") == 7
+
+
+@faces
+def test_a_record_from_before_the_push_follows_a_split(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    records: dict[bytes, bytes] = {}
+    options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT}
+    with (
+        before("copy all", lambda: records.update(fleet.config.hgetall("config:changes"))),
+        killed_at("clear"),
+    ):
+        call(face, "start_split", fleet.config, "users", **options)
+    fleet.config.hset("config:changes", mapping=records)
+    fleet.config.delete(LEASE)
+    assert moves(fleet.config)[0].phase == "begun"
+    assert call(face, "resume_move", fleet.config, "users").phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
+
+
+@faces
 def test_an_old_master_that_follows_a_server_that_nobody_uses_is_fenced(
     fleet: Fleet, face: str
 ) -> None:

@@ -675,6 +675,25 @@ def test_late_holders_are_refused_at_every_shard_of_a_split(
         assert writable(guard()) == KEYS
 
 
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_a_key_that_only_has_the_name_of_a_fence_stops_a_split(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        key = "lock:stock:fence"
+        node = users.kit.key_sharded("users")
+
+        def write() -> None:
+            with shardkit.connect(fleet.url) as kit:
+                kit.key_sharded("users").hset(key, mapping={"a": 1})
+
+        said = r"'lock:stock:fence' is no guard's fence"
+        options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": 1.0}
+        with overtaken("hold writers", write), pytest.raises(GrowthError, match=said):
+            users.eventually(lambda: start_split(fleet.config, "users", **options))
+        assert users.run(node.hgetall(key)) == {b"a": b"1"}
+        assert fleet.masters() == [fleet.name(0)] * 2
+
+
 def beside_a_refusal(fleet: Fleet, users: Face, batch: int, operation: Operation[Any]) -> Any:
     """Run an operation; in front of one of its batches is what a split just before it refuses."""
     a, b = separated(fleet)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import client_of
-from faces import PATIENCE, eventually
+from faces import PATIENCE, eventually, faced
 from growth_helpers import (
     FAST,
     PATIENT,
@@ -99,6 +99,24 @@ def test_shards_go_into_a_cluster_under_load_and_back(fleet: Fleet, cluster: Loc
         assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
         assert fleet.masters() == [fleet.name(0)] * 2
         assert there(fleet) == before
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_fences_of_guards_stay_behind_when_shards_go_into_a_cluster(
+    fleet: Fleet, cluster: LocalCluster, face: str
+) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        hold = users.run(users.kit.lock("stock", component="users").acquire())
+        guard = hold.guard("users")
+        users.run(guard.claim(*map(str, range(20))))
+        options: Any = {"to_cluster": cluster.nodes[0].address, "hold": PATIENT}
+        assert users.eventually(
+            lambda: start_split(fleet.config, "users", **options).phase == "done"
+        )
+        assert users.run(guard.execute(("INCR", "5"))) == [1]
+    for node in cluster.nodes:
+        assert not client_of(node).keys("*:stock:fence")
 
 
 def stored(fleet: Fleet) -> dict[str, Any]:

@@ -149,7 +149,10 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         ("ConfigServer.read", "0 < component.epoch < known.epoch", "False"),
         ("ConfigServer._checked", "if epoch < newest:", "if False:"),
     ],
-    "locks-two-holders": ("local held = redis.call('ZCARD', KEYS[2])", "local held = 0"),
+    "locks-two-holders": (
+        "local held = redis.call('ZCOUNT', KEYS[2], live, '+inf')",
+        "local held = 0",
+    ),
     "stale-token": ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
     "locks-counted-from-the-answer": (
         "Holdable._granted",
@@ -157,15 +160,15 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "hold.extended(self.monotonic(),",
     ),
     "semaphores-one-too-many": (
-        "math.max(held, known) >= limit",
-        "math.max(held, known) > limit",
+        "held + math.max(0, lost) >= limit",
+        "held + math.max(0, lost) > limit",
     ),
     "semaphores-ends-early": (
         "'ZADD', KEYS[2], digits(now + e.ttl), id",
         "'ZADD', KEYS[2], digits(now + 9), id",
     ),
     "rwlock-read-while-written": ("if only and only.mode == 'x' then return NONE end", ""),
-    "rwlock-write-while-read": ("== 0 and fits(mode, room(limit)) then", "== 0 then"),
+    "rwlock-write-while-read": ("== 0 and fits(mode, room(limit, now)) then", "== 0 then"),
     "elections-term-of-the-clock": ("return math.max(latest + 1, now)", "return now"),
     "quorum-half": ("QuorumLock.__init__", "len(components) // 2 + 1", "len(components) // 2"),
     "quorum-shared": ("Holdable.new_attempt", "self._mode, lasts, self.limit", '"s", lasts, 0'),
