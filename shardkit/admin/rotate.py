@@ -446,10 +446,10 @@ class _OngoingRotation:
             if url is not None:
                 fields = {**url_fields(url), **fields}
             fields["password"] = self.password
-        for fields_, replica in zip(replicas, entry.replicas, strict=True):
-            inline = "password" in fields_ and _source(replica, where) == "entry"
+        for own, replica in zip(replicas, entry.replicas, strict=True):
+            inline = "password" in own and _source(replica, where) == "entry"
             if inline and self._is_users(where, replica):
-                fields_["password"] = self.password
+                own["password"] = self.password
         return entry if fields == entry.fields else Entry(fields, where)
 
     def await_clients(self, state: Mapping[str, Any], wait: float, settled: float) -> bool:

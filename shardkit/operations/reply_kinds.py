@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from shardkit import callbacks
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
+from shardkit.routing.placement import SLOTS
 
 # What reading a reply of another kind raises.
 READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
@@ -68,6 +69,21 @@ def _is_time(reply: object) -> bool:
     return are_texts(reply) and len(reply) == 2 and all(part and part.isdigit() for part in reply)
 
 
+def _are_slots(reply: Any) -> bool:
+    """Return whether a reply tells of ranges of slots with the addresses of their nodes."""
+    try:
+        return isinstance(reply, list) and all(
+            nodes and 0 <= first <= last < SLOTS and all(map(_is_node, nodes))
+            for first, last, *nodes in reply
+        )
+    except READING_ERRORS:
+        return False
+
+
+def _is_node(node: Any) -> bool:
+    return isinstance(node, list) and _is_text(node[0]) and 0 <= node[1] < 65536
+
+
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
 _COUNTS = re.compile(
     "APPEND|BITCOUNT|DBSIZE|DEL|(DECR|INCR)(BY)?|EXISTS|P?EXPIRE(AT|TIME)?|HDEL|HEXISTS|HINCRBY|HLEN|"
@@ -84,6 +100,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
+    "CLUSTER SLOTS": _are_slots,
     **dict.fromkeys(PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
     **dict.fromkeys(("STRLEN", "EXISTS", "UNLINK"), _is_count),

@@ -158,7 +158,7 @@ class KeyStatistics:
 def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: float) -> None:
     at = (excess.setting, excess.limit)
     known = worst.get(at, WorstExcess(excess, 0))
-    worse = max(known.excess, excess, key=lambda excess_: excess_.found)
+    worse = max(known.excess, excess, key=lambda one: one.found)
     worst[at] = WorstExcess(worse, known.keys + weight)
 
 
@@ -218,10 +218,8 @@ class ScanResult:
 
     def limits_of(self, component: str) -> set[Limits]:
         """Return the different limits of a component's servers."""
-        limits_ = (
-            self.servers[server].limits for server in self.component_servers.get(component, ())
-        )
-        return {limits for limits in limits_ if limits is not None}
+        servers = map(self.servers.__getitem__, self.component_servers.get(component, ()))
+        return {server.limits for server in servers if server.limits is not None}
 
 
 def scan(
@@ -266,7 +264,7 @@ class _Scanner:
         reachable = self._visit_all("finding structures", databases, self._find_structures)
         for name in self._components:
             structures = self._result.structures
-            self._names[name] = {name_.encode() for owner, name_ in structures if owner == name}
+            self._names[name] = {own.encode() for owner, own in structures if owner == name}
         self._visit_all("inspecting keys", reachable, self._inspect_database)
         for structure in self._result.structures.values():
             statistics = self._result.groups.get(KeyGroup(structure.component, structure.name, ""))

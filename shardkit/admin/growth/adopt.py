@@ -192,7 +192,7 @@ def adopt(
             notes=("one server needs no placement",),
             next=_next(component, 2),
         )
-    keys = [route.of_all(keys_) for keys_ in samples]
+    keys = [route.of_all(sample) for sample in samples]
     rules = list(placements) or list(_rules([_place_of(entry) for entry in entries], names))
     fits = _fits(rules, keys, progress, given=bool(placements))
     best = fits[0]
@@ -410,13 +410,13 @@ def _fits(
     rules: Sequence[str], keys: Sequence[Sequence[Key]], progress: Progress, *, given: bool
 ) -> list[RuleFit]:
     """Return how well rules fit, the best first; all are tried on a few keys, the best on all."""
-    some_keys = [sample[: max(4, _SCREENED // len(keys))] for sample in keys]
+    samples = [sample[: max(4, _SCREENED // len(keys))] for sample in keys]
     screened: list[RuleFit] = []
     for n, rule in enumerate(rules, 1):
         if n % 10 == 0:
             progress(f"trying rule {n} of {len(rules)}")
         try:
-            screened.append(_fit(rule, some_keys))
+            screened.append(_fit(rule, samples))
         except ConfigError:  # a library is missing, or there are too many servers for it
             if given:
                 raise

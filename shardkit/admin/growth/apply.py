@@ -556,7 +556,7 @@ class _Steps:
         return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
     def _pushed(self, state: Components) -> _Found:
-        new = {n: new_ for n, new_ in self._wanted.items() if not new_.same_as(state.get(n))}
+        new = {n: one for n, one in self._wanted.items() if not one.same_as(state.get(n))}
         if not new:
             return None
 

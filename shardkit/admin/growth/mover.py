@@ -108,8 +108,8 @@ class Mover(ABC):
         followed = False
         for server in servers if not move.is_over else ():
             successor = self._successor(server)
-            known = any(self._same(successor, known_one) for known_one in servers)
-            if successor and not known and self._has_replaced(successor, server):
+            is_known = any(self._same(successor, known) for known in servers)
+            if successor and not is_known and self._has_replaced(successor, server):
                 replace_server(move, server, successor)
                 followed = True
         return followed

@@ -129,14 +129,14 @@ LoginOf: TypeAlias = Callable[[ServerAddress], Stored]
 
 def touched(databases: Mapping[ServerAddress, Iterable[object]], login_of: LoginOf) -> list[str]:
     """Return what `Change.databases` has: by each server's address, run id and replication id."""
-    names_: list[str] = []
+    pairs: list[str] = []
     for server, numbers in databases.items():
         names = {str(server): None}
         with suppress(*ServerErrors), connected_to(server, login_of(server)) as client:
             identity = identify(client)
             names |= {identity.server: None, identity.data: None}
-        names_ += numbered(product(names, numbers))
-    return names_
+        pairs += numbered(product(names, numbers))
+    return pairs
 
 
 def config_databases(server: ServerAddress, login: Stored, numbers: Iterable[int]) -> list[str]:

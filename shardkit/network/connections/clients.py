@@ -340,7 +340,7 @@ class Clients:
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
-        tables = [one.tables.items() for one in (self._blocking, *self._of_loops)]
+        tables = [scope.tables.items() for scope in (self._blocking, *self._of_loops)]
         lines: dict[int, tuple[list[str], str]] = {}
         for (component, _), table in list(chain.from_iterable(tables)):
             used = [(n, _closable(client)) for n, client in list(table.clients.items())]

@@ -248,7 +248,7 @@ class Closable(ConnectionState):
             self._end_call()
             self._blocking_for = None
         self.due = max(0, self.due - 1)
-        return reply
+        return self.usable(reply)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
@@ -512,7 +512,7 @@ class AsyncClosable(ConnectionState):
             self._blocking_for = None
         if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
             self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
-        return reply
+        return self.usable(reply)
 
 
 @asynccontextmanager

@@ -143,7 +143,7 @@ def was_split_lately(component: Component) -> bool:
     return time.monotonic() < component.split_until
 
 
-def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
+def cross_shard_error(name: str, shards: Iterable[Shard]) -> CrossShardError:
     """Return the error for a command whose keys live on several shards."""
     return CrossShardError(
         f"{name}: the keys live on different shards ({', '.join(map(str, shards))})",

@@ -134,15 +134,15 @@ def again(
 def as_text(batch: Batch, loaded: set[str]) -> set[str]:
     """Return the SHA-1s of scripts to send as text, as order would be lost if one were missing."""
     changed: Keys = set()
-    names: set[str] = set()
+    shas: set[str] = set()
     scripts = [request.script if isinstance(request, Command) else None for request in batch]
     if not any(scripts) or all(script and script.sha in loaded for script in scripts):
-        return names
+        return shas
     for request, script in zip(reversed(batch), reversed(scripts), strict=True):
         keys = keys_in(request)
         if script is not None and script.sha in loaded:
             if _meet(keys, changed):
-                names.add(script.sha)
+                shas.add(script.sha)
         elif not changes_nothing(request):
             changed |= keys
-    return names
+    return shas

@@ -222,16 +222,16 @@ class Replicas:
         unordered = spread or (read_from.max_lag is None and not structure)
         since = state.wrote_at if structure or read_from.read_your_writes else _NEVER
         why = {
-            one.entry: "did not answer"
-            if one.entry in avoid
-            else one.why_not(read_from, since, now)
-            for one in state.replicas
+            replica.entry: "did not answer"
+            if replica.entry in avoid
+            else replica.why_not(read_from, since, now)
+            for replica in state.replicas
         }
-        usable = [one for one in state.replicas if not why[one.entry]]
+        usable = [replica for replica in state.replicas if not why[replica.entry]]
         wanted = self._pick(state, usable, read_from, name, spread)
         if wanted is None and read_from.mode == "replica":
-            late = [one for one in state.replicas if not one.why_not(read_from, _NEVER, now)]
-            if all(one.entry in avoid for one in late):
+            late = [own for own in state.replicas if not own.why_not(read_from, _NEVER, now)]
+            if all(replica.entry in avoid for replica in late):
                 reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
                 raise ShardUnavailable(
                     f"{state.shard} has no usable replica ({reasons or 'its entry names none'})",
@@ -367,15 +367,15 @@ class Replicas:
     def round(self) -> bool:
         """Ask the servers of all shards in use; return whether there are any."""
         now = time.monotonic()
-        states = [one for one in list(self._shards.values()) if now - one.used_at < UNUSED]
+        states = [own for own in list(self._shards.values()) if now - own.used_at < UNUSED]
         if not states:
             self._thread = 0
             return False
-        clusters = [one for one in states if one.master.entry.is_cluster]
+        clusters = [state for state in states if state.master.entry.is_cluster]
         for state in clusters:
             if self.zone and now - state.master.asked_at > _ZONES:
                 self._ask_nodes(state)
-        states = [one for one in states if one not in clusters]
+        states = [state for state in states if state not in clusters]
         self._ask_all(states)
         for state in states:
             if state.wanted and not self._hangs(state.master):
