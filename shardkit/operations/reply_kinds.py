@@ -65,23 +65,17 @@ def _is_page(reply: object) -> bool:
     return isinstance(reply, list) and len(reply) == 2 and _is_text(reply[0]) and _is_list(reply[1])
 
 
-def _is_time(reply: object) -> bool:
-    return are_texts(reply) and len(reply) == 2 and all(part and part.isdigit() for part in reply)
-
-
 def _are_slots(reply: Any) -> bool:
     """Return whether a reply tells of ranges of slots with the addresses of their nodes."""
     try:
         return isinstance(reply, list) and all(
-            nodes and 0 <= first <= last < SLOTS and all(map(_is_node, nodes))
+            0 <= first <= last < SLOTS
+            and nodes
+            and all(type(at) is list and _is_text(at[0]) and 0 <= at[1] < 65536 for at in nodes)
             for first, last, *nodes in reply
         )
     except READING_ERRORS:
         return False
-
-
-def _is_node(node: Any) -> bool:
-    return isinstance(node, list) and _is_text(node[0]) and 0 <= node[1] < 65536
 
 
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
@@ -96,7 +90,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     "INFO": _is_report,
     **dict.fromkeys(("GET", "GETRANGE", "HGET", "DUMP", "LINDEX"), _is_text),
     **dict.fromkeys(("MGET", "HKEYS", "HMGET", "KEYS", "LRANGE"), are_texts),
-    "TIME": _is_time,
+    "TIME": lambda v: are_texts(v) and len(v) == 2 and all(part and part.isdigit() for part in v),
     **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),

@@ -315,9 +315,7 @@ class ConnectionState(SelectedDatabase):
         """Return a reply; raise InvalidResponse if it tells slots that redis-py cannot read."""
         if self.asks_slots:
             self.asks_slots = False
-            require_kind("CLUSTER SLOTS", reply)
-            if not reply:
-                raise InvalidResponse("this node knows no owner of a slot")
+            require_kind("CLUSTER SLOTS", reply or ())  # without any, redis-py raises IndexError
             for node in chain.from_iterable(nodes for _, _, *nodes in reply):
                 node[0] = node[0] or ""  # without a host, it is that of the connection
         return reply
@@ -478,7 +476,14 @@ class ConnectionState(SelectedDatabase):
         try:
             is_free = not (self.own or self.due)
             if self.login_expires and is_free and self.login.is_due():  # type: ignore[union-attr]
-                yield from self._log_in_again()
+                given = yield getattr(self.login, self.asks_for_login)
+                try:
+                    [reply] = yield from self.ask([("AUTH", *given)])
+                except AuthenticationError:
+                    self.login.pause_after_refusal(1)  # type: ignore[union-attr]
+                    raise
+                if isinstance(reply, Exception):
+                    raise ConnectionError(f"AUTH was refused: {reply}")
             yield super().check_health  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
@@ -487,16 +492,6 @@ class ConnectionState(SelectedDatabase):
                 raise
         finally:
             self.connecting = connecting
-
-    def _log_in_again(self) -> Steps[None]:
-        given = yield getattr(self.login, self.asks_for_login)
-        try:
-            [reply] = yield from self.ask([("AUTH", *given)])
-        except AuthenticationError:
-            self.login.pause_after_refusal(1)  # type: ignore[union-attr]
-            raise
-        if isinstance(reply, Exception):
-            raise ConnectionError(f"AUTH was refused: {reply}")
 
     @run_by_face
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:

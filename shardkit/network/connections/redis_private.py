@@ -81,6 +81,10 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
 # ---- connections of both kinds
 
 
+# What sockets raise when their time is over; without any, TLS's want more.
+LATE = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
+
+
 class _Limited:
     """A parser over that of a connection of ours, which checks the limits of an incomplete reply.
 
@@ -190,7 +194,7 @@ class LimitedParser(_Limited, _HiredisParser):
                 sock.settimeout(allowed)
             data: bytes = sock.recv(self.socket_read_size)
             return data
-        except (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError):
+        except LATE:
             if deadline is not None and allowed != wanted and deadline.left() <= 0:
                 raise deadline.passed(time.monotonic() - started) from None
             raise RedisTimeoutError("Timeout reading from socket") from None

@@ -45,12 +45,6 @@ def _meet(some: Keys, others: Keys) -> bool:
     return not some.isdisjoint(others)
 
 
-def _has_one_key(command: Command) -> bool:
-    if command.script is not None:
-        return int(command.args[2]) == 1
-    return has_plain_form(command.args[0], len(command.args))
-
-
 def sent_in_pieces(
     pending: Mapping[int, Any], redirected: Mapping[int, object], stalled: Iterable[Any]
 ) -> list[int]:
@@ -88,8 +82,10 @@ def waiting(batch: Batch, positions: Sequence[int]) -> set[int]:
     delayed: set[int] = set()
     for position in positions:
         request = batch[position]
-        if not exposed and isinstance(request, Command) and _has_one_key(request):
-            continue
+        if not exposed and isinstance(request, Command):
+            args = request.args  # has it one key?
+            if int(args[2]) == 1 if request.script else has_plain_form(args[0], len(args)):
+                continue
         keys = keys_in(request)
         if exposed and _meet(keys, exposed) and (delayed or not changes_nothing(request)):
             delayed.add(position)

@@ -46,7 +46,6 @@ from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
-from shardkit.network.connections.sentinels import Sentinels
 from shardkit.network.rights import missing_right
 from shardkit.network.server_queries import greeting_of, query_all
 from shardkit.operations.commands import Shard
@@ -469,7 +468,14 @@ class Replicas:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
         except (RedisError, ShardKitError, OSError):
             return
-        addresses = _known_to(client.connection_pool.master.sentinels, master)
+        addresses: list[tuple[str, int]] | None = None  # unless one of the Sentinels answers
+        for sentinel in client.connection_pool.master.sentinels.clients:
+            with tolerated(RedisError, OSError):
+                seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
+                alive = [node for node in seen if not (node["is_odown"] or node["is_sdown"])]
+                addresses = [(node["ip"], node["port"]) for node in alive]
+                if addresses:
+                    break
         if addresses is None:
             return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
@@ -512,22 +518,6 @@ class _Answer(NamedTuple):
     info: Mapping[str, Any] | Exception
     began: float
     seconds: float
-
-
-def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | None:
-    """Return the addresses of replicas that Sentinels see; None if no Sentinel answers.
-
-    redis-py's `discover_slaves` does not distinguish that from a service without replicas.
-    """
-    addresses: list[tuple[str, int]] | None = None
-    for sentinel in sentinels.clients:
-        with tolerated(RedisError, OSError):
-            seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
-            alive = [node for node in seen if not (node["is_odown"] or node["is_sdown"])]
-            addresses = [(node["ip"], node["port"]) for node in alive]
-            if addresses:
-                break
-    return addresses
 
 
 def _own_zone(client: Any) -> str:
