@@ -765,7 +765,7 @@ def _copy(
         if problem is not None:
             raise ConfigError(f"the server of {shard} {problem.text}", problem.remedy)
     try:
-        copy_libraries(source, target)
+        copy_libraries(source, [target])
     except GrowthError as error:
         remedy = f"FUNCTION DELETE it there, if nothing uses it, {_AGAIN_THEN}"
         raise ConfigError(f"{shard}: {error.message}", remedy) from error

@@ -41,6 +41,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import hiredis
+from redis.exceptions import NoPermissionError, ResponseError
 
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -152,7 +153,8 @@ class _TrackedServer:
                 if reply[0] == b"invalidate":
                     self._drop(copies, reply[1])
             elif isinstance(reply, Exception):  # NOPERM and ERR stay; LOADING and BUSY pass
-                self.announces = not str(reply).startswith(("NOPERM", "ERR"))
+                is_err = type(reply) is ResponseError and not str(reply)[:2].isupper()
+                self.announces = not (is_err or isinstance(reply, NoPermissionError))
                 raise OSError(str(reply))
             elif self._other_answers:
                 self._other_answers -= 1

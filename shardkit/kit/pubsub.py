@@ -26,7 +26,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
-from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import AuthenticationError, MovedError, NoPermissionError
 
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import ClosedError, CommandRefused, InvalidArgumentError
@@ -522,7 +522,7 @@ class _Events:
 
     def _take(self, reply: Any, server: Hashable) -> None:
         if isinstance(reply, Exception):
-            if str(reply).startswith("MOVED"):
+            if isinstance(reply, MovedError):
                 raise OSError(str(reply))
             shard = str(min(next(iter(self._places[server].topics.values()))))
             raise CommandRefused(

@@ -176,7 +176,7 @@ _SIMPLE: dict[Any, Kind] = {
 
 _PATH = Kind(  # perhaps not UTF-8
     lambda v: isinstance(v, str | os.PathLike) and v != "" and b"\0" not in os.fsencode(v),
-    "text or a Path",
+    "text or a Path without NUL",
 )
 _PATHS = {Path, os.PathLike}
 _KEYS = {int, str, bytes}
@@ -380,7 +380,8 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
-    text = "***" if name in ("password", "token") else shown(value)
+    is_secret = name == "password" or (name == "token" and isinstance(value, str))
+    text = "***" if is_secret else shown(value)
     if not isinstance(named, str):
         named = getattr(owner, "__qualname__", type(owner).__name__).removesuffix(".__init__")
     return InvalidArgumentError(f"{named}: {name}={text}", f"give {kind.wanted}")

@@ -517,7 +517,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(config, described(servers))
-    monkeypatch.setitem(admin.rotate.__kwdefaults__, "settled", 0.1)
+    monkeypatch.setitem(admin.rotate.__wrapped__.__kwdefaults__, "settled", 0.1)
 
     def run(*arguments: str, code: int = 0) -> str:
         words = ["rotate", "app", "-c", f"redis://{servers[0].address}", *arguments]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator
 from datetime import date
@@ -296,6 +297,7 @@ def _fill_transfers(transfers: Any) -> None:
     _begin(transfers, _in_steps(transfers, "pending", *pays), 2)
     gives = Leg("bo", {"rug": -1}), Leg("cy", {"rug": 1}, set={"level": "3"})
     _begin(transfers, _in_steps(transfers, "committed", *gives), 3)
+    time.sleep(0.01)  # their grace, after which others may finish or undo them
 
 
 def _accounts(transfers: Any) -> list[Any]:

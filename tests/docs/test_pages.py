@@ -617,7 +617,7 @@ def kit_finds(router: Any) -> bool:
 def test_the_thirteen_tasks_of_the_runbook_can_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(admin.rotate.__kwdefaults__, "settled", 0.1)
+    monkeypatch.setitem(admin.rotate.__wrapped__.__kwdefaults__, "settled", 0.1)
     found = tasks()
     assert [int(heading.partition(".")[0]) for heading in found] == list(range(1, 14))
     assert all(found.values())

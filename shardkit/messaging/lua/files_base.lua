@@ -15,7 +15,7 @@ local CLAIMS, GARBAGE, FAILED, WAITERS, PUBLISHERS = unpack(KEYS, 7, 11)
 local AT_ONCE = 16  -- chunks that a publisher stores at most before it reports them
 check_format(STATE)
 -- The lowest and the highest value of the numbers of the state, and of a file.
-local OF_STATE = {limit = {1, 2 ^ 50}, chunk = {1, 67108864}, held = {0}, last = {0}, closed = {0, 1}}
+local OF_STATE = {limit = {1, 2^50}, chunk = {1, 67108864}, held = {0}, last = {0}, closed = {0, 1}}
 local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, reserved = {0},
   ['until'] = {0}}
 
@@ -30,15 +30,17 @@ end
 local function readers()
   local text = redis.call('HGET', STATE, 'readers')
   local is_json, found = pcall(cjson.decode, text or '')
-  local is_names = is_json and type(found) == 'table' and #found > 0
-  for _, name in ipairs(is_names and found or {}) do is_names = is_names and type(name) == 'string' end
-  if not is_names then damaged(STATE, 'readers=' .. (text or 'missing'), 'names as JSON') end
+  local valid = is_json and type(found) == 'table' and #found > 0
+  for _, name in ipairs(valid and found or {}) do valid = valid and type(name) == 'string' end
+  if not valid then damaged(STATE, 'readers=' .. (text or 'missing'), 'names as JSON') end
   return found
 end
 
 local function exists()
   local state = redis.call('EXISTS', STATE)
-  if state == 0 and redis.call('EXISTS', NAMES, FILES) > 0 then damaged(STATE, 'nothing', 'the state of a channel with files') end
+  if state == 0 and redis.call('EXISTS', NAMES, FILES) > 0 then
+    damaged(STATE, 'nothing', 'the state of a channel with files')
+  end
   return state == 1
 end
 

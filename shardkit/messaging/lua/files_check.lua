@@ -14,7 +14,7 @@ for n, reader in ipairs(names) do open[n] = open_of(reader) end
 
 local function check_file(n)
   local known = false
-  for _, text in ipairs(redis.call('HMGET', FILES, unpack(fields_of(n)))) do known = known or text end
+  for _, v in ipairs(redis.call('HMGET', FILES, unpack(fields_of(n)))) do known = known or v end
   if not known then return end  -- all readers have finished it since
   for name in pairs(OF_FILE) do number_of(n, name) end
   check_size(n)

@@ -32,7 +32,8 @@ end
 
 -- Return the spread of what is stored: by the sums, if an earlier release has added to these.
 local function spread_of(key)
-  local count, sum, sumsq, stored = unpack(redis.call('HMGET', key, 'count', 'sum', 'sumsq', 'spread'))
+  local count, sum, sumsq, stored =
+    unpack(redis.call('HMGET', key, 'count', 'sum', 'sumsq', 'spread'))
   local of, spread = string.match(stored or '', '^(%S+) (%S+)$')
   if tonumber(of) == tonumber(count) then return tonumber(spread) end
   return math.max(0, sumsq - sum * sum / count)

@@ -431,7 +431,7 @@ local function words_of(id)
   local _, size = struct.unpack('<I4I4', beginning)
   local found = size > 1012 and call('GETRANGE', key, '12', int(11 + size))
     or sub(beginning, 13, 12 + size)
-  if #found < size then damaged(key, int(12 + #found) .. ' bytes', 'at least ' .. int(12 + size)) end
+  if #found < size then damaged(key, int(12 + #found) .. ' bytes', 'at least ' .. int(12+size)) end
   return found
 end
 

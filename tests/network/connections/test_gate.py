@@ -266,7 +266,7 @@ async def test_a_forked_child_does_not_go_on_without_the_state_of_its_parents_co
             for _ in range(2):
                 with pytest.raises(redis.ConnectionError, match="is its parent process's"):
                     await of(one.set("of the child", 1))
-            with pytest.raises(redis.WatchError):
+            with pytest.raises(redis.WatchError, match="while watching"):
                 await of(pipe.execute())
 
         assert exit_code(forked(lambda: asyncio.run(use()))) == 0

@@ -111,17 +111,21 @@ def test_a_new_feed_catches_up(fed: Fed) -> None:
     assert fed.uses(7)
 
 
-class _Plain(redis.Connection):
-    is_replaced = False
-    max_reply_bytes = 10**9
+@contextmanager
+def feeding(port: int) -> Iterator[ChangeFeed]:
+    """Have a feed over a connection of a kit's kind."""
+    text = f"components: {{one: {{entry: {{port: {port}}}}}}}"
+    with shardkit.connect(ShardMap.parse(text)) as kit:
+        fed = ChangeFeed(kit.client("one").connection_pool.make_connection(protocol=3))
+        yield fed
+        fed.release()
 
 
 @pytest.fixture
 def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
     """A feed that is told of changes on a server of each kind."""
-    found = ChangeFeed(_Plain(host="127.0.0.1", port=own_server.port, protocol=3))
-    yield found
-    found.release()
+    with feeding(own_server.port) as fed:
+        yield fed
 
 
 def test_a_server_that_says_nothing_for_two_beats_is_away(
@@ -312,9 +316,10 @@ def test_a_change_that_comes_before_an_answer_takes_none_of_its_time() -> None:
         continues.wait(10)
         yield b"*1\r\n$1\r\n7\r\n"
 
-    with scripted(HELLO=b"%1\r\n+proto\r\n:3\r\n", MGET=answer) as server:
-        changes = ChangeFeed(_Plain(host="127.0.0.1", port=server.port, protocol=3))
+    with (
+        scripted(HELLO=b"%1\r\n+proto\r\n:3\r\n", MGET=answer) as server,
+        feeding(server.port) as changes,
+    ):
         assert changes.wait() == ({"users"}, None)
         threading.Timer(0.1, continues.set).start()
         assert changes.wait() == (set(), 7)
-        changes.release()
