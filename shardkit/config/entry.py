@@ -269,7 +269,13 @@ class Entry:
                 problem.remedy,
             )
         for part in (fields, fields.get("sentinel", {})):
-            _require_allowed(part.get("auth", {}).get("provider", ""), where)
+            provider = part.get("auth", {}).get("provider", "")
+            allowed = os.environ.get(ALLOW_AUTH, "").replace(",", " ").split()
+            if ":" in provider and provider not in allowed:  # a function of the application
+                raise ConfigError(
+                    f"{where}: auth provider {provider} is not allowed by {ALLOW_AUTH}",
+                    f"add it to {ALLOW_AUTH}, if the entry is right",
+                )
         if self.replicas:
             fields["replicas"] = [
                 replica.resolved(f"{where} replicas[{n}]", environ)
@@ -401,15 +407,6 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
     if field == "url":
         return resolve_url(value, values)
     return REFERENCE.sub(lambda match: values[match[1]], value)
-
-
-def _require_allowed(provider: str, where: str) -> None:
-    """Refuse to call a function of the application that its operator has not named."""
-    if ":" in provider and provider not in os.environ.get(ALLOW_AUTH, "").replace(",", " ").split():
-        raise ConfigError(
-            f"{where}: auth provider {provider} is not allowed by {ALLOW_AUTH}",
-            f"add it to {ALLOW_AUTH}, if the entry is right",
-        )
 
 
 def read_password(path: str, where: str) -> str:

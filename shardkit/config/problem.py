@@ -66,13 +66,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {meant!r}? Otherwise " if meant else ""
 
 
-def mask(name: str, value: Any) -> Any:
-    """Return a field's value with every secret, and text that may hold one, as ``***``."""
+def mask(name: str, value: Any, depth: int = 8) -> Any:
+    """Return a field's value with secrets, text that may hold one, and what is deep as ``***``."""
+    if isinstance(value, Mapping | list) and not depth:
+        return MASK
     if isinstance(value, Mapping):
         known = () if name == "options" else NAMES  # those of a function may be anything
-        return {key: mask(key, item) if key in known else MASK for key, item in value.items()}
+        return {k: mask(k, v, depth - 1) if k in known else MASK for k, v in value.items()}
     if isinstance(value, list):
-        return [mask("", inner) for inner in value]
+        return [mask("", inner, depth - 1) for inner in value]
     if name in SECRETS and value is not None:
         return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
     if isinstance(value, str) and (name == "url" or ":/" in value):

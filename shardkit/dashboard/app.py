@@ -163,8 +163,8 @@ def application(
         )
 
     if browse_keys:
-        some_keys = partial(keys_of, fleet.kit)
-        answers("/keys/{component}", some_keys, "Some keys.", "pattern", "cursor")
+        browse = partial(keys_of, fleet.kit)
+        answers("/keys/{component}", browse, "Some keys.", "pattern", "cursor")
         answers("/keys/{component}/value", views.value, "A key's value.", "place", "key")
 
     async def events(request: Request) -> Response:

@@ -19,7 +19,7 @@ from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
 from shardkit.config.component import Component
 from shardkit.errors import RoutingError
 from shardkit.kit.merges import OF_ALL, split_of, without_key
-from shardkit.network.links.grouping import live_apart, locate
+from shardkit.network.links.grouping import cross_shard_error, locate
 from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
 
@@ -78,7 +78,7 @@ def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None
             return first if len(set(locate(Locate(targets), {now.name: now}))) == 1 else None
         shards = dict.fromkeys(component().shard_of(args[position]) for position in positions)
         if len(shards) > 1:
-            raise live_apart(command_name(args), shards)
+            raise cross_shard_error(command_name(args), shards)
     return first
 
 

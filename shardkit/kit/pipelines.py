@@ -25,7 +25,7 @@ from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
-from shardkit.network.links.grouping import live_apart, locate
+from shardkit.network.links.grouping import cross_shard_error, locate
 from shardkit.network.links.resp import pack
 from shardkit.network.links.server_request import refused_by_split
 from shardkit.network.topology import Topology
@@ -436,7 +436,7 @@ def _split(
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     split = split_of(args, positions)
     if split is None:
-        raise live_apart(name, dict.fromkeys(shard for shard, _ in homes))
+        raise cross_shard_error(name, dict.fromkeys(shard for shard, _ in homes))
     return [
         _ShardCommand(
             shard, args[positions[mine[0]]], split.share(args, positions, mine), mine, undecoded

@@ -468,7 +468,16 @@ class _Events:
                 self._retry[server] = math.inf
                 args = (self._results, self._ends[1], server, place, self._words(server))
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
-        self._note_confirmed()
+        # Give the gaps that have ended, and the topics that all their servers have confirmed.
+        confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
+        for server, shard in () if self._followers else list(self._since):
+            if server in confirmed and self._feeds[server].is_known:
+                self._report_gap(server, shard)
+        for topic in list(self._unconfirmed):
+            serving = {s for s, place in self._places.items() if topic in place.topics}
+            if serving and serving <= confirmed:
+                self._unconfirmed.remove(topic)
+                self._confirm(topic, "subscribe")
 
     def _install(self, server: Hashable, result: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
@@ -502,18 +511,6 @@ class _Events:
 
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
         self._since[server, shard] = min(since, self._since.get((server, shard), since))
-
-    def _note_confirmed(self) -> None:
-        """Give the gaps that have ended, and the topics that all their servers have confirmed."""
-        confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
-        for server, shard in () if self._followers else list(self._since):
-            if server in confirmed and self._feeds[server].is_known:
-                self._report_gap(server, shard)
-        for topic in list(self._unconfirmed):
-            serving = {s for s, place in self._places.items() if topic in place.topics}
-            if serving and serving <= confirmed:
-                self._unconfirmed.remove(topic)
-                self._confirm(topic, "subscribe")
 
     # ---- messages
 

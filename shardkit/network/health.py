@@ -296,19 +296,19 @@ def asgi(
             return
         if scope["type"] != "http":
             return
-        kit_there = kit_in(scope) if kit is None else _kit(kit)
+        served = kit_in(scope) if kit is None else _kit(kit)
         if scope["path"].rstrip("/").endswith("/live"):
-            status, body = _live(kit_there)
-        elif kit_there is not None and inspect.iscoroutinefunction(kit_there.health):
+            status, body = _live(served)
+        elif served is not None and inspect.iscoroutinefunction(served.health):
             try:
-                status, body = probe.answer(await kit_there.health(seconds))
+                status, body = probe.answer(await served.health(seconds))
             except Exception as error:
                 status, body = probe.failure(error)
         else:
             try:
-                status, body = await asyncio.to_thread(probe.ask, kit_there, seconds)
+                status, body = await asyncio.to_thread(probe.ask, served, seconds)
             except RuntimeError:  # as in `health_of`
-                status, body = probe.ask(kit_there, seconds)
+                status, body = probe.ask(served, seconds)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -333,8 +333,8 @@ def wsgi(
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
-        kit_there = _kit(kit)
-        status, body = _live(kit_there) if is_live else probe.ask(kit_there, seconds)
+        served = _kit(kit)
+        status, body = _live(served) if is_live else probe.ask(served, seconds)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)

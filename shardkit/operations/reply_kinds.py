@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from shardkit import callbacks
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
+from shardkit.routing.placement import SLOTS
 
 # What reading a reply of another kind raises.
 READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
@@ -64,8 +65,17 @@ def _is_page(reply: object) -> bool:
     return isinstance(reply, list) and len(reply) == 2 and _is_text(reply[0]) and _is_list(reply[1])
 
 
-def _is_time(reply: object) -> bool:
-    return are_texts(reply) and len(reply) == 2 and all(part and part.isdigit() for part in reply)
+def _are_slots(reply: Any) -> bool:
+    """Return whether a reply tells of ranges of slots with the addresses of their nodes."""
+    try:
+        return isinstance(reply, list) and all(
+            0 <= first <= last < SLOTS
+            and nodes
+            and all(type(at) is list and _is_text(at[0]) and 0 <= at[1] < 65536 for at in nodes)
+            for first, last, *nodes in reply
+        )
+    except READING_ERRORS:
+        return False
 
 
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
@@ -80,10 +90,11 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     "INFO": _is_report,
     **dict.fromkeys(("GET", "GETRANGE", "HGET", "DUMP", "LINDEX"), _is_text),
     **dict.fromkeys(("MGET", "HKEYS", "HMGET", "KEYS", "LRANGE"), are_texts),
-    "TIME": _is_time,
+    "TIME": lambda v: are_texts(v) and len(v) == 2 and all(part and part.isdigit() for part in v),
     **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
+    "CLUSTER SLOTS": _are_slots,
     **dict.fromkeys(PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
     **dict.fromkeys(("STRLEN", "EXISTS", "UNLINK"), _is_count),

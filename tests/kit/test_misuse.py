@@ -6,6 +6,7 @@ import asyncio
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -121,6 +122,12 @@ def test_what_holds_connections_says_why_it_does_not_pickle(
 ) -> None:
     with pytest.raises(ShardKitError, match="cannot be pickled or copied: they hold connections"):
         attempt(of(face.kit))
+
+
+def test_a_deeply_nested_placement_is_refused(face: Face) -> None:
+    nested: Any = reduce(lambda inner, _: [inner], range(5000), [])
+    with pytest.raises(InvalidArgumentError, match=r"placement=.* names a list as placement"):
+        face.kit.key_sharded("many", 2, placement=nested)
 
 
 @pytest.mark.parametrize("rule", ["whole:crc32", "redis-in-action"])

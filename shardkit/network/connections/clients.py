@@ -340,7 +340,7 @@ class Clients:
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
-        tables = [one.tables.items() for one in (self._blocking, *self._of_loops)]
+        tables = [scope.tables.items() for scope in (self._blocking, *self._of_loops)]
         lines: dict[int, tuple[list[str], str]] = {}
         for (component, _), table in list(chain.from_iterable(tables)):
             used = [(n, _closable(client)) for n, client in list(table.clients.items())]
@@ -483,7 +483,14 @@ class Clients:
         policy.of_replica = isinstance(number, ReplicaOf) and not (reads or entry.is_cluster)
         try:
             if is_shared:
-                pool = self._way_pool(scope, way, fields)
+                with self._lock:
+                    pool = scope.ways.get(way)
+                    if pool is None or pool.draining:
+                        client = self._connected({**fields, "db": 0}, scope.awaiting)
+                        pool = scope.ways[way] = client.connection_pool
+                        pool.client = copy.copy(client)  # without the pool: that would be a cycle
+                        pool.client.connection_pool = None
+                        scope.built.add(pool)
                 client = pool.client
             else:
                 client = self._connected(fields, scope.awaiting)
@@ -506,18 +513,6 @@ class Clients:
     def _connected(self, fields: Mapping[str, Any], awaiting: bool) -> Any:
         connector = self._connector
         return connector.awaiting(fields) if awaiting else connector.blocking(fields)
-
-    def _way_pool(self, scope: _Scope, way: object, fields: dict[str, Any]) -> Any:
-        """Return the pool that owns the connections of a way to connect."""
-        with self._lock:
-            pool = scope.ways.get(way)
-            if pool is None or pool.draining:
-                client = self._connected({**fields, "db": 0}, scope.awaiting)
-                pool = scope.ways[way] = client.connection_pool
-                pool.client = copy.copy(client)  # without the pool: that would be a cycle
-                pool.client.connection_pool = None
-                scope.built.add(pool)
-            return pool
 
     def _database(
         self, component: Component, shard: Shard, entry: Entry, own: Entry, reads: bool

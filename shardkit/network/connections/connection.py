@@ -17,7 +17,6 @@ from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from itertools import islice
-from ssl import SSLWantReadError, SSLWantWriteError
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -37,6 +36,7 @@ from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.framing import CONFIRMED, refusals
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
+    LATE,
     NOT_GIVEN,
     AsyncLimitedParser,
     LimitedParser,
@@ -55,9 +55,6 @@ from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
-
-# What sockets raise when their time is over; without any, TLS's want more.
-_LATE = (BuiltinTimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 
 
 class Closable(ConnectionState):
@@ -248,7 +245,7 @@ class Closable(ConnectionState):
             self._end_call()
             self._blocking_for = None
         self.due = max(0, self.due - 1)
-        return reply
+        return self.usable(reply)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
@@ -371,7 +368,7 @@ class _FastReplies(Closable):
         """Close the connection; raise redis-py's error instead of the socket's."""
         self.disconnect()
         reraise_handlers(error)
-        failure, is_late = error, isinstance(error, _LATE)
+        failure, is_late = error, isinstance(error, LATE)
         if is_late and deadline is not None and deadline.left() <= 0:
             failure = deadline.passed(time.monotonic() - started)
         elif isinstance(error, BuiltinTimeoutError):
@@ -512,7 +509,7 @@ class AsyncClosable(ConnectionState):
             self._blocking_for = None
         if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
             self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
-        return reply
+        return self.usable(reply)
 
 
 @asynccontextmanager

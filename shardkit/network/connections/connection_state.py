@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import (
@@ -54,6 +54,7 @@ from shardkit.network.connections.replies import (
     ReplyParser,
     refuses_to_serve,
 )
+from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import printable
 from shardkit.operations.interruptions import reraise_handlers
@@ -113,6 +114,7 @@ class ConnectionState(SelectedDatabase):
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
     reply_parser: ReplyParser = None  # type: ignore[assignment]  # once connected, not in memory
     _limited_parser: type[Any] | None = None
+    asks_slots = False  # whether the next reply is that to CLUSTER SLOTS, as redis-py asks for them
     _blocking_for: float | None = None  # the seconds for which a command that was sent may block
     # Of redis-py's connections.
     protocol: int
@@ -168,7 +170,7 @@ class ConnectionState(SelectedDatabase):
 
     def forget_replies(self) -> None:
         """Drop replies that nobody has read."""
-        self._blocking_for = None
+        self._blocking_for, self.asks_slots = None, False
         self._ready.clear()
 
     def passed_on(self) -> Self:
@@ -204,7 +206,9 @@ class ConnectionState(SelectedDatabase):
 
     def pack_command(self, *args: Any) -> PackedCommands:
         """Pack a command to be sent."""
-        return PackedCommands.of(super().pack_command(*printable(args)), (args,))  # type: ignore[misc]
+        packed = PackedCommands.of(super().pack_command(*printable(args)), (args,))  # type: ignore[misc]
+        packed.asks_slots = args == ("CLUSTER SLOTS",)
+        return packed
 
     def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
         """Pack commands to be sent."""
@@ -240,7 +244,7 @@ class ConnectionState(SelectedDatabase):
                 break
             # Set before sending, for those who change the address; but after connecting, the
             # health check and SELECT, which have replies of their own.
-            self._blocking_for = blocks
+            self._blocking_for, self.asks_slots = blocks, packed.asks_slots
             if self.moved_to is None or not self.waits():
                 break
             yield partial(self.disconnect, True)  # at once
@@ -306,6 +310,15 @@ class ConnectionState(SelectedDatabase):
             except ResponseError as refused:
                 replies.append(refused)
         return replies
+
+    def usable(self, reply: Any) -> Any:
+        """Return a reply; raise InvalidResponse if it tells slots that redis-py cannot read."""
+        if self.asks_slots:
+            self.asks_slots = False
+            require_kind("CLUSTER SLOTS", reply or ())  # without any, redis-py raises IndexError
+            for node in chain.from_iterable(nodes for _, _, *nodes in reply):
+                node[0] = node[0] or ""  # without a host, it is that of the connection
+        return reply
 
     def _note_blocking(self) -> None:
         """Note whether the next reply, which pushes may precede, is of a command that may block."""
@@ -463,7 +476,14 @@ class ConnectionState(SelectedDatabase):
         try:
             is_free = not (self.own or self.due)
             if self.login_expires and is_free and self.login.is_due():  # type: ignore[union-attr]
-                yield from self._log_in_again()
+                given = yield getattr(self.login, self.asks_for_login)
+                try:
+                    [reply] = yield from self.ask([("AUTH", *given)])
+                except AuthenticationError:
+                    self.login.pause_after_refusal(1)  # type: ignore[union-attr]
+                    raise
+                if isinstance(reply, Exception):
+                    raise ConnectionError(f"AUTH was refused: {reply}")
             yield super().check_health  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
@@ -472,16 +492,6 @@ class ConnectionState(SelectedDatabase):
                 raise
         finally:
             self.connecting = connecting
-
-    def _log_in_again(self) -> Steps[None]:
-        given = yield getattr(self.login, self.asks_for_login)
-        try:
-            [reply] = yield from self.ask([("AUTH", *given)])
-        except AuthenticationError:
-            self.login.pause_after_refusal(1)  # type: ignore[union-attr]
-            raise
-        if isinstance(reply, Exception):
-            raise ConnectionError(f"AUTH was refused: {reply}")
 
     @run_by_face
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:

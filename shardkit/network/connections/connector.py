@@ -37,7 +37,6 @@ from shardkit.network.connections.redis_private import (
     learn_commands_of_any,
     library_name,
     pools_of_nodes,
-    reading_slots,
     refusal_in,
 )
 from shardkit.network.connections.reply_kinds import check_replies
@@ -317,16 +316,15 @@ def _cluster(
     for host, port in [*seeds, *_known_nodes(seeds)]:
         try:
             # Only a cluster given by URL uses the classes of pool and connection.
-            with reading_slots():
-                client = kind(
-                    url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-                    retry=options["retry"],
-                    require_full_coverage=False,
-                    connection_pool_class=NodePool,
-                    connection_class=connection,
-                    **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
-                    **_replicas_of(fields),
-                )
+            client = kind(
+                url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+                retry=options["retry"],
+                require_full_coverage=False,
+                connection_pool_class=NodePool,
+                connection_class=connection,
+                **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
+                **_replicas_of(fields),
+            )
         except RedisClusterException as error:
             failure = failure or refusal_in(error) or error
         else:

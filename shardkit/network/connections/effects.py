@@ -87,11 +87,13 @@ class PackedCommands(list[Any]):
             commands are sent as they are.
         effects: what they do, together.
         blocks: how many seconds a single one may block, 0 for ever; None if it does not.
+        asks_slots: whether it is CLUSTER SLOTS, as redis-py asks.
     """
 
     replies = 0
     effects = ANYWHERE
     blocks: float | None = None
+    asks_slots = False
 
     @classmethod
     def doing(cls, does: int, pieces: Iterable[Any], replies: int) -> PackedCommands:

@@ -170,10 +170,10 @@ class Connections:
         Without ``database``, all. Those that only wait for wake-ups are closed at once.
         """
         with self.guard:
-            lent = [one for one in self.lent if database is None or database in one.opened]
+            lent = [used for used in self.lent if database is None or database in used.opened]
             for connection in lent:
                 connection.ends = True
-            gone = [one for one in self.idle if database is None or database in one.opened]
+            gone = [idle for idle in self.idle if database is None or database in idle.opened]
             for connection in gone:
                 self.idle.remove(connection)
         for connection in gone:

@@ -18,7 +18,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import chain
@@ -59,7 +59,6 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
-from shardkit.operations.reply_kinds import READING_ERRORS
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -82,6 +81,10 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
 # ---- connections of both kinds
 
 
+# What sockets raise when their time is over; without any, TLS's want more.
+LATE = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
+
+
 class _Limited:
     """A parser over that of a connection of ours, which checks the limits of an incomplete reply.
 
@@ -93,6 +96,8 @@ class _Limited:
     receive: Callable[..., Any]  # waits for data
     _pushed_at: float | None = None  # when the first push came, while a reply is read
     _replies: Any
+    _reader: Any = None
+    _connected = True  # redis-py sets it of awaiting ones
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -121,11 +126,11 @@ class _Limited:
 
         redis-py's own code calls itself after each push, so a thousand would end Python's stack.
         """
+        if self._reader is None or not self._connected:
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
         replies, first_at, size, self._pushed_at = self._replies, 0.0, 0, None
-        gets, headers = (
-            replies.gets_raw if disable_decoding else replies.gets_decoded,
-            replies.headers,
-        )
+        gets = replies.gets_raw if disable_decoding else replies.gets_decoded
+        headers = replies.headers
         while True:
             try:
                 reply = gets()
@@ -169,8 +174,8 @@ class LimitedParser(_Limited, _HiredisParser):
         """Whether something has come, or comes within ``timeout`` seconds; nothing is read."""
         if self._sock is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
-        replies, milliseconds = self._replies, None if timeout is None else 1000 * timeout
-        return bool(replies.has_more() or replies.poll(milliseconds))
+        milliseconds = None if timeout is None else 1000 * max(0, timeout)  # negative: for ever
+        return bool(self._replies.has_more() or self._replies.poll(milliseconds))
 
     def receive(self, timeout: Any = NOT_GIVEN) -> bytes:
         """Wait for data, and return it."""
@@ -189,7 +194,7 @@ class LimitedParser(_Limited, _HiredisParser):
                 sock.settimeout(allowed)
             data: bytes = sock.recv(self.socket_read_size)
             return data
-        except (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError):
+        except LATE:
             if deadline is not None and allowed != wanted and deadline.left() <= 0:
                 raise deadline.passed(time.monotonic() - started) from None
             raise RedisTimeoutError("Timeout reading from socket") from None
@@ -459,18 +464,6 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
-@contextmanager
-def reading_slots() -> Iterator[None]:
-    """Have slots that redis-py cannot read be the error of a node that does not answer."""
-    try:
-        yield
-    except READING_ERRORS as error:
-        raise RedisClusterException(
-            "Redis Cluster cannot be connected: the reply to CLUSTER SLOTS cannot be used "
-            f"({type(error).__name__})"
-        ) from error
-
-
 def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]]) -> None:
     """Have a cluster's client ask other nodes if none answers of those that it knows.
 
@@ -483,8 +476,7 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
     def discover(options: dict[str, Any]) -> Steps[None]:
         learn = partial(kind.initialize, manager, **options)
         try:
-            with reading_slots():
-                yield learn
+            yield learn
         except RedisClusterException as error:
             refusal = refusal_in(error)
             if refusal or not str(error).startswith("Redis Cluster cannot be connected"):
@@ -492,8 +484,7 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
             nodes = [_new_node(manager, *address) for address in others()]
             known, manager.startup_nodes = manager.startup_nodes, {n.name: n for n in nodes}
             try:
-                with reading_slots():
-                    yield learn
+                yield learn
             except BaseException:
                 manager.startup_nodes = known  # they may come back
                 for node in nodes if awaits else ():

@@ -20,7 +20,8 @@ from redis.exceptions import ClusterDownError, ConnectionError, MovedError
 
 from shardkit.config.entry import PLAIN, TAGGED
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.redis_private import PREVIOUS_MASTER, reading_slots, str_if_bytes
+from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
+from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.network.connections.sentinels import Address, Sentinels
 from shardkit.operations.steps import run_by_face
 from shardkit.routing.placement import slot_of
@@ -57,10 +58,10 @@ class SlotOwner(Sentinels):
         where = client.connection_pool.connection_kwargs
         slots = yield partial(client.execute_command, "CLUSTER SLOTS")
         yield client.connection_pool.disconnect
-        with reading_slots():
-            for first, last, (host, port, *_), *_ in slots:
-                if first <= _SLOT <= last:
-                    return [(str_if_bytes(host) or where["host"], int(port))]
+        require_kind("CLUSTER SLOTS", slots)
+        for first, last, (host, port, *_), *_ in slots:
+            if first <= _SLOT <= last:
+                return [(str_if_bytes(host) or where["host"], int(port))]
         raise ConnectionError(f"the cluster has no master for slot {_SLOT}")
 
 

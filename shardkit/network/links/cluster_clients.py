@@ -436,7 +436,7 @@ class _Pipeline:
             wrong = InvalidResponse("the reply to EXEC cannot be used: not one for each command")
             raise self.client.policy.named(wrong)
         values, encoder = [], self.client.encoder
-        raw = encoder.decode_responses and any(NEVER_DECODE in own for _, own in collected)
+        raw = encoder.decode_responses and any(NEVER_DECODE in options for _, options in collected)
         for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):
             if not isinstance(reply, ShardFailure):
                 if raw and NEVER_DECODE not in options:

@@ -57,8 +57,8 @@ from shardkit.network.links import order
 from shardkit.network.links.grouping import (
     components_in,
     components_of,
+    cross_shard_error,
     group_by_shard,
-    live_apart,
     place,
     require_together,
     separated,
@@ -153,7 +153,7 @@ class _Dispatched:
                 shards = [place(request.to, request.key, {component.name: component})]
             if len(shards) > 1 or closed.intersection(shards):
                 if len(shards) > 1:
-                    why = live_apart(request.name, shards)
+                    why = cross_shard_error(request.name, shards)
                     first = first or why.message
                 else:
                     text = f"{request.name} was to follow what was refused: {first}"
@@ -370,7 +370,7 @@ class Dispatcher:
             if scripts and attempt.loaded:
                 attempt.texts = order.as_text(attempt.requests, attempt.loaded)
             if handlers:
-                attempt.told = attempt.tell()
+                attempt.events = attempt.tell()
         attempts = yield partial(self._exchange, attempts)
         for attempt in attempts if handlers else ():
             attempt.tell_end()

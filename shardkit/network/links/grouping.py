@@ -143,7 +143,7 @@ def was_split_lately(component: Component) -> bool:
     return time.monotonic() < component.split_until
 
 
-def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
+def cross_shard_error(name: str, shards: Iterable[Shard]) -> CrossShardError:
     """Return the error for a command whose keys live on several shards."""
     return CrossShardError(
         f"{name}: the keys live on different shards ({', '.join(map(str, shards))})",
@@ -167,9 +167,7 @@ def separated(request: Command | Transaction, component: Component) -> list[Shar
     return [shard for shard, _ in dict.fromkeys(homes)] if len(set(homes)) > 1 else []
 
 
-def _keys_and_rows(
-    batch: Batch,
-) -> tuple[Sequence[Key], Sequence[Arguments] | None] | None:
+def _keys_and_rows(batch: Batch) -> tuple[Sequence[Key], Sequence[Arguments] | None] | None:
     """Return the keys of non-blocking commands with one target; and their rows, without scripts."""
     to, size = batch[0].to, len(batch)
     # Counting in a list takes half of the time that gathering in a set does.

@@ -274,7 +274,7 @@ class BlockingLink(Link):
             reraise_handlers(error)
             attempt = Attempt.of_all(batch, endpoint, node)
             attempt.error, attempt.sent = error, error.maybe_executed
-        attempt.told = events
+        attempt.events = events
         attempt.tell_end()
         return attempt
 
@@ -323,14 +323,14 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     done: list[Attempt] = []
     again: list[Attempt] = []
     for exchange in exchanges:
-        if not exchange.apart:
+        if not exchange.parts:
             ended, refused = exchange.attempt.outcomes()
             done += ended
             again += refused
     for turn in turns_of(again):
         done += exchange_all(turn, raw)
     for exchange in exchanges:
-        for attempt in exchange.apart:  # one by one: each waits, while nobody waits for it
+        for attempt in exchange.parts:  # one by one: each waits, while nobody waits for it
             done += exchange_all([attempt], raw)
     return done
 
@@ -443,7 +443,7 @@ class Exchange:
         self.attempt = attempt
         self._chunks = attempt.chunks()
         self.block = attempt.block
-        self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
+        self.parts: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
         self.helped = self.timeout_changed = self._refused = False
         self.until = inf  # when the next replies are late, in monotonic seconds
@@ -492,7 +492,7 @@ class Exchange:
                 raise error
             if not connection.opened.issuperset(new):
                 self._chunks = []
-                self.apart = self.attempt.apart(connection.opened)
+                self.parts = self.attempt.divided(connection.opened)
         if not self._frame():
             self.attempt.confirms = False
             refusal = run_steps(connection.select(self._databases[0]))
@@ -666,7 +666,7 @@ class AwaitingLink(Link):
             return received
         attempt = Attempt.of_all(batch, endpoint, node)
         _receive(attempt, received)
-        attempt.told = events
+        attempt.events = events
         attempt.tell_end()
         return await arun_steps(self.dispatch(batch, clients, attempt))
 

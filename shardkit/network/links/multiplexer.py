@@ -291,20 +291,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         def expire() -> None:
             error = deadline.passed(time.monotonic() - started)
             request.fail(error, bool(request.written))
-            self._note_silence(error)
+            now = self._loop.time()  # the breaker counts silence once for all who wait
+            if self._in_flight and now - max(self._last_read, self._silent_at) >= LONG_ENOUGH:
+                self._silent_at = now
+                self._policy.failed(error, math.inf)
 
         timer = self._loop.call_later(left, expire)
         request.future.add_done_callback(lambda _: timer.cancel())
-
-    def _note_silence(self, error: Exception) -> None:
-        """Report to the circuit breaker that a caller's deadline has passed in silence.
-
-        Once for all calls that wait at the same time.
-        """
-        now = self._loop.time()
-        if self._in_flight and now - max(self._last_read, self._silent_at) >= LONG_ENOUGH:
-            self._silent_at = now
-            self._policy.failed(error, math.inf)
 
     def _lane_for(self, size: int) -> MultiplexedConnection:
         """Return the lane for a request, while there are several or some are blocked.

@@ -45,12 +45,6 @@ def _meet(some: Keys, others: Keys) -> bool:
     return not some.isdisjoint(others)
 
 
-def _has_one_key(command: Command) -> bool:
-    if command.script is not None:
-        return int(command.args[2]) == 1
-    return has_plain_form(command.args[0], len(command.args))
-
-
 def sent_in_pieces(
     pending: Mapping[int, Any], redirected: Mapping[int, object], stalled: Iterable[Any]
 ) -> list[int]:
@@ -88,8 +82,10 @@ def waiting(batch: Batch, positions: Sequence[int]) -> set[int]:
     delayed: set[int] = set()
     for position in positions:
         request = batch[position]
-        if not exposed and isinstance(request, Command) and _has_one_key(request):
-            continue
+        if not exposed and isinstance(request, Command):
+            args = request.args  # has it one key?
+            if int(args[2]) == 1 if request.script else has_plain_form(args[0], len(args)):
+                continue
         keys = keys_in(request)
         if exposed and _meet(keys, exposed) and (delayed or not changes_nothing(request)):
             delayed.add(position)
@@ -134,15 +130,15 @@ def again(
 def as_text(batch: Batch, loaded: set[str]) -> set[str]:
     """Return the SHA-1s of scripts to send as text, as order would be lost if one were missing."""
     changed: Keys = set()
-    names: set[str] = set()
+    shas: set[str] = set()
     scripts = [request.script if isinstance(request, Command) else None for request in batch]
     if not any(scripts) or all(script and script.sha in loaded for script in scripts):
-        return names
+        return shas
     for request, script in zip(reversed(batch), reversed(scripts), strict=True):
         keys = keys_in(request)
         if script is not None and script.sha in loaded:
             if _meet(keys, changed):
-                names.add(script.sha)
+                shas.add(script.sha)
         elif not changes_nothing(request):
             changed |= keys
-    return names
+    return shas

@@ -157,7 +157,7 @@ class Attempt:
     refused: bool = field(default=False, init=False)  # whether an error may be, or be in, a reply
     error: Exception | None = field(default=None, init=False)
     sent: bool = field(default=False, init=False)  # whether the server may have received something
-    told: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
+    events: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
     # Whether it is sent behind a confirmed SELECT, or must be.
     confirms: bool = field(default=False, init=False)
     # By `time.perf_counter`, if there are event handlers: when the replies had come, and when it
@@ -395,7 +395,7 @@ class Attempt:
         self.replies = refusals(error, len(self.positions))
         self.refused = True
 
-    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
+    def divided(self, opened: Set[ClientDatabase]) -> list[Attempt]:
         """Return attempts at those of its databases that are open, and at each of the others."""
         databases = list(enumerate(self.databases))
         usable = [n for n, database in databases if database in opened]
@@ -416,16 +416,16 @@ class Attempt:
             starts=[0, *accumulate(piece.stop - piece.start for piece in slices)],
             uniform=uniform,
         )
-        part.told = [self.told[n] for n in numbers] if self.told else []
+        part.events = [self.events[n] for n in numbers] if self.events else []
         return part
 
     def tell_end(self) -> None:
         """Emit the events of its end."""
-        for event in self.told:
-            event.group = self.told
-        for begun, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
+        for event in self.events:
+            event.group = self.events
+        for event, part in zip(self.events, self.by_shard() if self.events else (), strict=True):
             settled(
-                begun,
+                event,
                 part.error,
                 maybe_executed=part.sent,
                 refused=part.refused,

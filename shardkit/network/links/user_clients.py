@@ -114,7 +114,16 @@ class _KitClient(RegistersScripts):
         except (LookupError, TypeError):
             return None
         if self._takes_redis_pys_way is None:
-            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+            pool: Any = self.connection_pool
+            settings = pool.connection_kwargs
+            retry = settings.get("retry")
+            self._takes_redis_pys_way = (
+                getattr(pool, "as_redis_py", False)
+                or not getattr(pool.connection_class, "direct", False)
+                or (retry is not None and retry.get_retries() > 0)
+                or settings.get("encoding", "utf-8") != "utf-8"
+                or settings.get("encoding_errors", "strict") != "strict"
+            )
         if (
             does is None
             or self._takes_redis_pys_way
@@ -333,7 +342,7 @@ class DirectClient(_KitClient, redis.Redis):
             return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
         deadline = earliest(pool.policy.deadline)
-        event = _told(pool, args) if handlers else None
+        event = _event_of(pool, args) if handlers else None
         try:
             [reply], refused = pool.exchange(packed[0], False, deadline, 1, packed[1])
         except BaseException as error:
@@ -386,7 +395,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         if connection is None or pool.draining:
             return await self._as_redis_py(args, options)
         deadline = earliest(pool.policy.deadline)
-        event = _told(pool, args) if handlers else None
+        event = _event_of(pool, args) if handlers else None
         (data, does), databases = packed, (pool.database,)
         received = await connection.submit(((data, 1),), databases, False, deadline, does)
         error, sent = received.error, received.sent
@@ -399,7 +408,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         return await value if hasattr(value, "__await__") else value
 
 
-def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
+def _event_of(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
     return sent(pool.policy.shard, pool.policy.address, 1, lambda: args[:1], lambda: (args,))
 
 
@@ -415,16 +424,3 @@ def allowed(pool: Any, args: tuple[Any, ...]) -> Any:
     if block is not None:
         seconds = seconds + block if block else None
     return within(earliest(seconds))
-
-
-def _repeats_or_encodes(pool: Any) -> bool:
-    """Whether an entry's settings need redis-py's own code for each command."""
-    options = pool.connection_kwargs
-    retry = options.get("retry")
-    return (
-        getattr(pool, "as_redis_py", False)
-        or not getattr(pool.connection_class, "direct", False)
-        or (retry is not None and retry.get_retries() > 0)
-        or options.get("encoding", "utf-8") != "utf-8"
-        or options.get("encoding_errors", "strict") != "strict"
-    )

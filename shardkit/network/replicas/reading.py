@@ -112,7 +112,7 @@ class LinkReads:
         for name in components_in(batch, range(len(batch))):
             components[name] = yield partial(link.component, name)
         replies: Replies
-        if self._read_from is None and not any(one.splits_reads for one in components.values()):
+        if self._read_from is None and not any(c.splits_reads for c in components.values()):
             replies = yield partial(link.send, batch, clients=self._clients)
             return replies
         groups = group_by_shard(batch, range(len(batch)), components)

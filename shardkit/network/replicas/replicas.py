@@ -46,7 +46,6 @@ from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
-from shardkit.network.connections.sentinels import Sentinels
 from shardkit.network.rights import missing_right
 from shardkit.network.server_queries import greeting_of, query_all
 from shardkit.operations.commands import Shard
@@ -222,16 +221,16 @@ class Replicas:
         unordered = spread or (read_from.max_lag is None and not structure)
         since = state.wrote_at if structure or read_from.read_your_writes else _NEVER
         why = {
-            one.entry: "did not answer"
-            if one.entry in avoid
-            else one.why_not(read_from, since, now)
-            for one in state.replicas
+            replica.entry: "did not answer"
+            if replica.entry in avoid
+            else replica.why_not(read_from, since, now)
+            for replica in state.replicas
         }
-        usable = [one for one in state.replicas if not why[one.entry]]
+        usable = [replica for replica in state.replicas if not why[replica.entry]]
         wanted = self._pick(state, usable, read_from, name, spread)
         if wanted is None and read_from.mode == "replica":
-            late = [one for one in state.replicas if not one.why_not(read_from, _NEVER, now)]
-            if all(one.entry in avoid for one in late):
+            late = [own for own in state.replicas if not own.why_not(read_from, _NEVER, now)]
+            if all(replica.entry in avoid for replica in late):
                 reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
                 raise ShardUnavailable(
                     f"{state.shard} has no usable replica ({reasons or 'its entry names none'})",
@@ -367,15 +366,15 @@ class Replicas:
     def round(self) -> bool:
         """Ask the servers of all shards in use; return whether there are any."""
         now = time.monotonic()
-        states = [one for one in list(self._shards.values()) if now - one.used_at < UNUSED]
+        states = [own for own in list(self._shards.values()) if now - own.used_at < UNUSED]
         if not states:
             self._thread = 0
             return False
-        clusters = [one for one in states if one.master.entry.is_cluster]
+        clusters = [state for state in states if state.master.entry.is_cluster]
         for state in clusters:
             if self.zone and now - state.master.asked_at > _ZONES:
                 self._ask_nodes(state)
-        states = [one for one in states if one not in clusters]
+        states = [state for state in states if state not in clusters]
         self._ask_all(states)
         for state in states:
             if state.wanted and not self._hangs(state.master):
@@ -469,7 +468,14 @@ class Replicas:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
         except (RedisError, ShardKitError, OSError):
             return
-        addresses = _known_to(client.connection_pool.master.sentinels, master)
+        addresses: list[tuple[str, int]] | None = None  # unless one of the Sentinels answers
+        for sentinel in client.connection_pool.master.sentinels.clients:
+            with tolerated(RedisError, OSError):
+                seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
+                alive = [node for node in seen if not (node["is_odown"] or node["is_sdown"])]
+                addresses = [(node["ip"], node["port"]) for node in alive]
+                if addresses:
+                    break
         if addresses is None:
             return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
@@ -512,22 +518,6 @@ class _Answer(NamedTuple):
     info: Mapping[str, Any] | Exception
     began: float
     seconds: float
-
-
-def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | None:
-    """Return the addresses of replicas that Sentinels see; None if no Sentinel answers.
-
-    redis-py's `discover_slaves` does not distinguish that from a service without replicas.
-    """
-    addresses: list[tuple[str, int]] | None = None
-    for sentinel in sentinels.clients:
-        with tolerated(RedisError, OSError):
-            seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
-            alive = [node for node in seen if not (node["is_odown"] or node["is_sdown"])]
-            addresses = [(node["ip"], node["port"]) for node in alive]
-            if addresses:
-                break
-    return addresses
 
 
 def _own_zone(client: Any) -> str:

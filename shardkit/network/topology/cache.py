@@ -240,7 +240,7 @@ class Topology:
         """
         require_open(self)
         known = {name: self.fresh(name) for name in names}
-        outcomes: Outcomes = {name: one for name, one in known.items() if one is not None}
+        outcomes: Outcomes = {n: ready for n, ready in known.items() if ready is not None}
         with self._claimed(name for name in known if name not in outcomes) as own:
             found_now = await arun_steps(self._read_together(own), self.source.afetch)
             for name, outcome in found_now.items():

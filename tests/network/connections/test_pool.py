@@ -132,6 +132,12 @@ async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -
     await of(pool.disconnect())
 
 
+async def test_a_connection_that_was_never_connected_has_no_reply(face: Pooled) -> None:
+    connection = face.pool(protocol=3).make_connection()
+    with pytest.raises(redis.ConnectionError):
+        await of(connection.read_response())
+
+
 @BLOCKING
 def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Pooled) -> None:
     pool = face.pool()

@@ -39,7 +39,8 @@ KINDS = (
     *(b"$-1\r\n", b"*2\r\n*1\r\n:1\r\n$-1\r\n", b"$2\r\n\xff\xfe\r\n"),
 )
 LATE = b"*18\r\n" + b"*0\r\n" * 17 + b"*2147483647\r\n"
-OF_NODES = (*KINDS, b"*1\r\n*3\r\n:0\r\n:x\r\n*0\r\n", b"-WHAT is this\r\n", LATE)
+ENDLESS = b"*1\r\n*3\r\n:0\r\n:%d\r\n*2\r\n+127.0.0.1\r\n:1\r\n" % (2**63 - 1)  # slots
+OF_NODES = (*KINDS, ENDLESS, b"*1\r\n*3\r\n:0\r\n:x\r\n*0\r\n", b"-WHAT is this\r\n", LATE)
 NAMES = ("GET", "EVALSHA", "EVAL", "BLPOP", "DBSIZE", "SCAN", "ZRANGE", "HGETALL", "EXEC")
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "get": lambda kit, client: client.get("x"),
@@ -102,6 +103,16 @@ def test_garbage_of_a_cluster_is_an_error_of_the_tree(
         with faced(kind, described(node.port, cluster=True)) as face:
             raw += [(garbage, each) for each in raw_errors(face)]
     assert raw == []
+
+
+def test_a_cluster_that_moves_endless_slots_is_an_error_of_the_tree(
+    kind: str, node: ScriptedServer
+) -> None:
+    node.answers["GET"] = b":1\r\n"
+    with faced(kind, described(node.port, cluster=True)) as face:
+        assert error_of(face, CALLS["get"]) is None
+        node.answers |= {"CLUSTER": ENDLESS, "GET": b"-MOVED 0 127.0.0.1:1\r\n"}
+        assert raw_errors(face) == []
 
 
 @pytest.mark.parametrize("name", ["GET", "CLUSTER"])

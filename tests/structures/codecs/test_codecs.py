@@ -11,7 +11,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from typing import Any
 
@@ -207,7 +207,12 @@ def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(na
     check()
 
 
-@pytest.mark.parametrize("given", ["pickle", "", "zstd-", "json-zstd", "zstd-none", 5, object()])
+NESTED: list[Any] = reduce(lambda inner, _: [inner], range(5000), [])
+
+
+@pytest.mark.parametrize(
+    "given", ["pickle", "", "zstd-", "json-zstd", "zstd-none", 5, object(), NESTED]
+)
 def test_an_invalid_codec_is_refused(given: Any) -> None:
     if given == "zstd-":
         assert codec(given).name == "zstd-json"

@@ -299,8 +299,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "retired-under-calls": (
         "Connections.end",
-        "gone = [one for one in self.idle",
-        "gone = [*self.lent] + [one for one in self.idle",
+        "gone = [idle for idle in self.idle",
+        "gone = [*self.lent] + [idle for idle in self.idle",
     ),
     "retired-are-kept": (
         "Clients._access",
