@@ -410,13 +410,13 @@ def _fits(
     rules: Sequence[str], keys: Sequence[Sequence[Key]], progress: Progress, *, given: bool
 ) -> list[RuleFit]:
     """Return how well rules fit, the best first; all are tried on a few keys, the best on all."""
-    some_keys = [sample[: max(4, _SCREENED // len(keys))] for sample in keys]
+    screening = [sample[: max(4, _SCREENED // len(keys))] for sample in keys]
     screened: list[RuleFit] = []
     for n, rule in enumerate(rules, 1):
         if n % 10 == 0:
             progress(f"trying rule {n} of {len(rules)}")
         try:
-            screened.append(_fit(rule, some_keys))
+            screened.append(_fit(rule, screening))
         except ConfigError:  # a library is missing, or there are too many servers for it
             if given:
                 raise

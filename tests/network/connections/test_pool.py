@@ -134,7 +134,7 @@ async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -
 
 async def test_a_connection_that_was_never_connected_has_no_reply(face: Pooled) -> None:
     connection = face.pool(protocol=3).make_connection()
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(redis.ConnectionError, match="closed"):
         await of(connection.read_response())
 
 
