@@ -120,9 +120,9 @@ def sent(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     link, batches = kit._driver.link, []
     send = type(link).send
 
-    def record(link: Any, batch: Any) -> Any:
+    def record(link: Any, batch: Any, **options: Any) -> Any:
         batches.append(batch)
-        return send(link, batch)
+        return send(link, batch, **options)
 
     monkeypatch.setattr(type(link), "send", record)
     monkeypatch.setattr(kit._driver, "_send", link.send)
