@@ -202,8 +202,9 @@ def test_a_call_passes_about_as_many_functions_as_the_page_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Kits of other tests may still be there that read from replicas, which each read looks for.
+    # What kits of other tests have used: reads from replicas, and deadlines of entries.
     monkeypatch.setattr("shardkit.config.read_from.in_use.any", set())
+    monkeypatch.setattr("shardkit.operations.deadlines.in_use.by_entries", False)
     path = tmp_path / "map.yaml"
     path.write_text(shard_map.to_yaml(), encoding="utf-8")
     with connect(str(path)) as mapped:
