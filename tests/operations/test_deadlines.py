@@ -222,8 +222,8 @@ async def test_it_holds_for_clients_and_pipelines(
 
 
 async def test_blocking_extends_only_an_entrys_deadline(kind: str, own_server: LocalServer) -> None:
-    shard_map = two(own_server.port, own_server.port, deadline=0.3 * PATIENCE)
-    async with opened(kind, shard_map) as face:
+    short = {"deadline": 0.3 * PATIENCE, "socket_timeout": 0.4 * PATIENCE}
+    async with opened(kind, two(own_server.port, own_server.port, **short)) as face:
         wait = 0.5 * PATIENCE
         assert await face.client_call("one", "blpop", "none", timeout=wait) is None
         assert await face.send(on(0, "BLPOP", wait, block=wait)) == [None]

@@ -549,9 +549,10 @@ class Exchange:
         if self.block is not None:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
-            self._set_timeout(timeout)
         packed = PackedCommands((self._chunks[n].data,))
         self._in_time(connection.send_packed_command, packed, False)
+        if self.block is not None:  # with a deadline, sending has set the usual one
+            self._set_timeout(timeout)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
             self.until = min(self.until, self.deadline.at)
