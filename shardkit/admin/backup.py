@@ -152,9 +152,9 @@ class BackupManifest:
 
     def _require_usable(self) -> None:
         """Raise a ValueError if a file is not in the directory, or a number is none."""
-        names = [*self.files, *(one.file for one in self.servers)]
-        servers = [one.server for one in self.servers]
-        digests = [*self.files.values(), *(one.sha256 for one in self.servers)]
+        names = [*self.files, *(server.file for server in self.servers)]
+        servers = [server.server for server in self.servers]
+        digests = [*self.files.values(), *(server.sha256 for server in self.servers)]
         numbers, counts = list[Any](), list[Any]()
         for backup in self.servers:
             numbers += [*backup.shards.values(), *map(int, backup.keys)]
@@ -213,7 +213,7 @@ def backup(
                 if config is not None:
                     with suppress(MissingEntryError):
                         known = read_components(config)
-                        components = [known.get(one.name, one) for one in components]
+                        components = [known.get(old.name, old) for old in components]
                     _require_data(config, components, timeout)
                 with ExitStack() as stack:
                     feeds = _feeds(stack, components, target, timeout)
@@ -514,7 +514,7 @@ def restore(
             shard_map.config_server, "restore", directory.name, shard_map.components.values()
         ) as still,
     ):
-        name = hashlib.sha256("".join(one.sha256 for one in manifest.servers).encode())
+        name = hashlib.sha256("".join(saved.sha256 for saved in manifest.servers).encode())
         _require_empty(targets, name.hexdigest(), timeout)
         mark = f"{name.hexdigest()} {secrets.token_hex(8)}".encode()  # of this attempt
         ends: defaultdict[str, Counter[float]] = defaultdict(Counter)

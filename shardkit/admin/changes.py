@@ -162,7 +162,7 @@ def begin(
             now = now_of(pipe)
             known = _read(pipe.hgetall(CHANGES_KEY))
             # A record that has ended is not renewed if another change has begun since.
-            ends = [one.until for one in known if one.id == change.id and one.until]
+            ends = [record.until for record in known if record.id == change.id and record.until]
             lapsed = min(ends, default=math.inf)
             for other in known:
                 if (
@@ -173,10 +173,10 @@ def begin(
                     and change.touches(other)
                 ):
                     raise refusal(change, other, now)
-            parents = [one.is_open(now) for one in known if one.id == change.within]
+            parents = [record.is_open(now) for record in known if record.id == change.within]
             if not any(parents) and change.within and not change.started:
                 raise _lapsed(change)
-            old = [one.id for one in known if one.ended and one.ended < now - KEPT]
+            old = [record.id for record in known if record.ended and record.ended < now - KEPT]
             change.started = change.started or now
             pipe.multi()
             if old:

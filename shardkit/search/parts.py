@@ -363,7 +363,7 @@ class IndexParts:
             for number, items in rest.items():
                 part, now = self.primary[number], items[: first_slice(items)]
                 arguments = self.form.encode(now)
-                ids = [id_of(one) for one in now]
+                ids = [id_of(item) for item in now]
                 then = self.form.after and self.form.after(part, ids, False)
                 if has_many_words(now, arguments):
                     large[number] = write_in_slices(part, arguments, then)
@@ -377,7 +377,7 @@ class IndexParts:
             for number, reply in written.items():
                 _, left, *existed = reply if self.form.after is None else reply[0]
                 existing += sum(existed)
-                ids = [id_of(one) for one in rest[number][: len(existed)]]
+                ids = [id_of(item) for item in rest[number][: len(existed)]]
                 yield from self.finish(self.primary[number], ids, False, reply)
                 rest[number] = rest[number][len(existed) :]
                 if left:
@@ -594,7 +594,7 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
             while left:
                 page = left[: first_slice(left)]
                 arguments = form.encode(page)
-                ids = [one.id for one in page]
+                ids = [document.id for document in page]
                 then = form.after and form.after(part, ids, True)
                 if has_many_words(page, arguments):
                     reply = yield from write_in_slices(part, arguments, then, rebuild)

@@ -107,7 +107,7 @@ def before(moment: str, act: Callable[[], object], *, once: bool = True) -> Iter
         yield
 
 
-def _kill(*args: object, **options: object) -> Any:
+def kill(*args: object, **options: object) -> Any:
     raise Killed
 
 
@@ -116,7 +116,7 @@ def killed_at(*moments: str) -> Iterator[None]:
     """Have a mover inside be killed at one of these moments."""
     with pytest.MonkeyPatch.context() as patched:
         for moment in moments:
-            patched.setattr(*_place(moment), _kill)
+            patched.setattr(*_place(moment), kill)
         with pytest.raises(Killed):
             yield
 

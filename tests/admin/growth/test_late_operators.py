@@ -24,7 +24,7 @@ from growth_helpers import (
     still_there,
     strays,
 )
-from moments import Killed, before, end_changes, killed_at, open_changes
+from moments import Killed, before, end_changes, kill, killed_at, open_changes
 from test_looks_again import call, faces, write_by_old_entries
 
 import shardkit
@@ -66,9 +66,6 @@ def begun_on_one_of_two(fleet: Fleet, face: str) -> Place:
 
     def is_fence(connection: Any, text: str) -> bool:
         return connection.port == port and "WATCH" in text and "config:fence" in text
-
-    def kill() -> None:
-        raise Killed
 
     over = [fleet.name(1), fleet.name(2)]
     with before_sending(is_fence, kill), pytest.raises(Killed):
@@ -342,9 +339,6 @@ def test_clients_are_not_led_back_to_what_a_reversal_that_copied_again_has_empti
     def miss() -> None:
         raise MissedChangesError("a change was missed", "copy again")
 
-    def kill() -> None:
-        raise Killed
-
     with (
         kept_up_to_date(fleet),
         before("caught up", miss),
@@ -394,9 +388,6 @@ def test_a_move_goes_on_after_its_own_push_was_taken_back(fleet: Fleet, face: st
 def test_entries_do_not_lead_to_what_is_being_emptied_whatever_is_pushed(
     fleet: Fleet, face: str
 ) -> None:
-    def kill() -> None:
-        raise Killed
-
     small(fleet)
     port = fleet.servers[0].port
 
@@ -417,9 +408,6 @@ def test_entries_do_not_lead_to_what_is_being_emptied_whatever_is_pushed(
 def test_a_replica_that_a_killed_failover_promoted_stays_a_master_when_it_is_restarted(
     fleet: Fleet, face: str
 ) -> None:
-    def kill() -> None:
-        raise Killed
-
     fleet.replicated(1)
     with fleet.servers[1].client() as client:
         client.config_rewrite()  # as if it had been attached
