@@ -261,7 +261,7 @@ def _each_of(base: Any, annotations: tuple[Any, ...]) -> Kind:
         return all(kind is None or kind.accepts(v) for kind, v in pairs)
 
     parts = " to ".join(kind.wanted if kind else "a value" for kind in kinds)
-    return Kind(accepts, f"{whole.wanted}, each of it {parts}")
+    return Kind(accepts, f"{whole.wanted} of {parts}")
 
 
 def _tuple(annotations: tuple[Any, ...], elements: bool) -> Kind:

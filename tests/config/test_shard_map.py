@@ -627,7 +627,7 @@ def test_an_odd_argument_of_an_operator_s_function_is_named(call: Callable[..., 
         (lambda: growth.plan_growth("c", "h:1", growth=1, periods=1), "servers='h:1'; give a list"),
         (
             lambda: growth.plan_growth("c", [7], growth=1, periods=1),
-            "servers=[7]; give a list, each",
+            "servers=[7]; give a list of text",
         ),  # type: ignore[list-item]
         (
             lambda: growth.plan_growth("c", (n for n in [7]), growth=1, periods=1),

@@ -342,7 +342,8 @@ class ShardMover(Mover):
                     if left == -2:  # it is not there, or has just expired
                         continue
                     if not (token and token.isdigit() and len(token) <= 16):
-                        raise GrowthError(f"{place}: {key!r} is no guard's fence", "rename the key")
+                        named = key.decode(errors="backslashreplace")
+                        raise GrowthError(f"{place}: {named} is no guard's fence", "rename the key")
                     end = left if left >= 0 else math.inf
                     fences[key] = max(fences.get(key, (0, 0)), (int(token), end))
             commands = [

@@ -9,7 +9,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- Whether a transfer is so old. One that began later than now, or nobody knows when, began now.
+-- Whether a transfer has that age. One that began later than now, or nobody knows when, began now.
 local function is_old(id, age)
   local began = tonumber(redis.call('ZSCORE', KEYS[2], id) or 'inf')
   if began > now then redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) end

@@ -686,7 +686,7 @@ def test_a_key_that_only_has_the_name_of_a_fence_stops_a_split(fleet: Fleet, fac
             with shardkit.connect(fleet.url) as kit:
                 kit.key_sharded("users").hset(key, mapping={"a": 1})
 
-        said = r"'lock:stock:fence' is no guard's fence"
+        said = r"lock:stock:fence is no guard's fence"
         options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": 1.0}
         with overtaken("hold writers", write), pytest.raises(GrowthError, match=said):
             users.eventually(lambda: start_split(fleet.config, "users", **options))
