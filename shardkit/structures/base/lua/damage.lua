@@ -18,7 +18,7 @@ local redis = (function(server)
     local reply = server.pcall(...)
     if type(reply) == 'table' and reply.err and string.sub(reply.err, 1, 9) == 'WRONGTYPE' then
       local name, key = ...
-      local found = 'a ' .. string.upper(server.call('TYPE', key).ok)
+      local found = 'a ' .. string.upper(server.pcall('TYPE', key).ok or 'key of another type')
       return {err = damage(key, found, 'a key for ' .. name)}
     end
     return reply
