@@ -10,9 +10,10 @@ cache its result.)
 
 The line ``--@include queues/base`` is replaced with the text of ``shardkit/queues/lua/base.lua``.
 
-A script that writes begins with a check, added here, that its user may run every command that it
-names: a server would stop it at the first refused one, and keep what it wrote before. The check
-takes about 0.2 µs a command. It leaves out what a script tries by ``pcall`` or names in variables.
+A script that writes begins with a check, added here, that its user may run each command that it
+calls by name: a server would stop it at the first refused one, and keep what was written before.
+The line ``--@needs HSET TIME`` puts a check of these commands in its place instead. A check takes
+about 0.2 µs a command.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from shardkit.operations.commands import Argument, Command, Key, Script, To, scr
 from shardkit.routing.command_keys import reads_by_name
 
 _INCLUDE = re.compile(r"^--@include ([\w/]+)\n", re.MULTILINE)
+_NEEDS = re.compile(r"^--@needs ([A-Z ]+)\n", re.MULTILINE)
 _FUNCTION = re.compile(
     r"^(?:local )?function (\w+)(?:[^\n]* end$|.*?^end$)", re.MULTILINE | re.DOTALL
 )
 _CHECK = """\
-do local may = redis.acl_check_cmd if may and not (%s) then
+do local may = redis.acl_check_cmd if not (%s) then
 for name in string.gmatch('%s', '%%u+') do if not may(name) then error({err =
 "NOPERM this user has no permissions to run the '" .. string.lower(name) .. "' command"})
 end end end end
@@ -41,14 +43,22 @@ end end end end
 def script(name: str) -> Script:
     """Return a script by its owner and its name: ``queues/take``."""
     text = _text(name)
-    names = sorted(_commands(text))
-    if len(names) > 1 and not all(map(reads_by_name, names)):
-        text = _CHECK % (" and ".join(f"may('{name}')" for name in names), " ".join(names)) + text
-    return Script(name, text)
+    if _NEEDS.search(text):
+        return Script(name, _NEEDS.sub(lambda needs: _check(needs[1].split()), text))
+    commands = sorted(_commands(text))
+    checked = len(commands) > 1 and not all(map(reads_by_name, commands))
+    return Script(name, _check(commands) + text if checked else text)
+
+
+def _check(commands: Sequence[str]) -> str:
+    return _CHECK % (" and ".join(f"may('{name}')" for name in commands), " ".join(commands))
 
 
 def _commands(text: str) -> set[str]:
-    """Return the commands that a script names, in its own lines and in functions that they use."""
+    """Return the commands that a script calls by name, itself and in functions that it uses.
+
+    Commands that not every server has expire fields; scripts call them only if fields expire.
+    """
     text = re.sub(r"--[^\n]*", "", text)
     functions = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
     used = reached = _FUNCTION.sub("", text)
@@ -56,7 +66,8 @@ def _commands(text: str) -> set[str]:
         names = functions.keys() & set(re.findall(r"\w+", used))
         used = "\n".join(functions.pop(name) for name in names)
         reached += used
-    return set(re.findall(r"\bcall\('([A-Z]+)'", reached))
+    called = " ".join(re.findall(r"\bcall\(([^,)\n]*)", reached))
+    return set(re.findall(r"'((?!HPEXPIRE)[A-Z]+)'", called))
 
 
 def _text(name: str) -> str:

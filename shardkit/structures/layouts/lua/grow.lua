@@ -16,11 +16,7 @@ local function slices(list, act)
 end
 
 -- The contents of a part, flat: each member and, except in a SET, its value or score.
-local READ = {
-  HASH = function(key) return redis.call('HGETALL', key), 2 end,
-  SET = function(key) return redis.call('SMEMBERS', key), 1 end,
-  ZSET = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), 2 end,
-}
+local READ = {HASH = {'HGETALL'}, SET = {'SMEMBERS'}, ZSET = {'ZRANGE', 0, -1, 'WITHSCORES'}}
 
 local ADD = {HASH = 'HSET', SET = 'SADD', ZSET = 'ZADD'}
 local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
@@ -42,7 +38,8 @@ end
 local function split(kind, source, target, parts, groups, expiring)
   local modulus = 1
   while modulus <= parts do modulus = modulus * 2 end
-  local flat, width = READ[kind](source)
+  local flat = redis.call(READ[kind][1], source, unpack(READ[kind], 2))
+  local width = kind == 'SET' and 1 or 2
   local moved, members = {}, {}
   for i = 1, #flat, width do
     local hash = tonumber(string.sub(redis.sha1hex(flat[i]), 1, 8), 16)
@@ -56,6 +53,7 @@ local function split(kind, source, target, parts, groups, expiring)
   if kind == 'ZSET' then -- scores come first
     for i = 1, #moved, 2 do moved[i], moved[i + 1] = moved[i + 1], moved[i] end
   end
+  if times[1] then redis.call('HPEXPIREAT', target, 1, 'FIELDS', 1, '') end -- it may be refused
   slices(moved, function(...) redis.call(ADD[kind], target, ...) end)
   for _, time in ipairs(times) do
     redis.call('HPEXPIREAT', target, time[2], 'FIELDS', 1, time[1])
@@ -138,6 +136,10 @@ local function grow(kind, state, wanted, groups, first)
     if redis.call('EXISTS', KEYS[n]) == 1 then
       damaged(KEYS[n], 'a part', string.format('none, as its group has %d parts,', state.parts))
     end
+  end
+  if wanted > state.parts then -- refused before anything is written
+    redis.call(REMOVE[kind], KEYS[first + 1], '')
+    redis.call(LENGTH[kind], KEYS[first + 1])
   end
   for parts = state.parts, wanted - 1 do
     split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)

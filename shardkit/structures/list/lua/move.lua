@@ -25,7 +25,8 @@ if list.count == 0 then return {} end
 local place = ARGV[7] == 'LPOP' and 0 or -1
 local at = place == 0 and list.first or list.last
 local found = redis.call('LRANGE', part(list, at), place, place)
--- Push first, as it may be refused: then nothing was written.
+-- What may be refused comes first: then nothing was written.
+redis.call(ARGV[7], part(list, at), 0)
 local refused = push(other, ARGV[8], found, 1)
 if refused then return refused end
 if KEYS[1] == KEYS[4] then list = read_list(1, 1) end
