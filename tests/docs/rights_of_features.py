@@ -1,4 +1,5 @@
-"""The rights that each feature needs: what it sends, as the server counts it.
+"""The rights that each feature needs: what it sends, as the server counts it, and what its scripts
+check before they write.
 
 ``python tests/docs/rights_of_features.py`` writes them to ``shardkit/network/rights.json``, and the
 table to docs/rights.md.
@@ -7,6 +8,7 @@ table to docs/rights.md.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +24,13 @@ from subjects import MAP, SUBJECTS  # noqa: E402
 import shardkit  # noqa: E402
 from shardkit import ShardKit, ShardMap  # noqa: E402
 from shardkit.local import LocalServer  # noqa: E402
+from shardkit.operations.lua import script  # noqa: E402
 
 RIGHTS = Path(shardkit.__file__).parent / "network" / "rights.json"
+SCRIPTS = [
+    script("/".join([*path.parts[:-2], path.stem]))
+    for path in (each.relative_to(RIGHTS.parents[1]) for each in RIGHTS.parents[1].rglob("*.lua"))
+]
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 BEGIN, END = "<!-- written by tests/docs/rights_of_features.py -->\n", "<!-- end -->\n"
 
@@ -94,7 +101,17 @@ class Servers(NamedTuple):
 
 # What this file and the replica send.
 _OF_REPLICATION = {
-    *("config|resetstat", "flushall", "acl|setuser", "replconf", "psync", "auth", "hello"),
+    *(
+        "config|resetstat",
+        "flushall",
+        "script|flush",
+        "script|exists",
+        "acl|setuser",
+        "replconf",
+        "psync",
+        "auth",
+        "hello",
+    ),
 }
 
 
@@ -147,10 +164,15 @@ def record(servers: Servers, feature: str) -> list[str]:
     for use in FEATURES[feature]:
         with servers.master.client() as admin:
             admin.flushall()
+            admin.script_flush()
         servers.sent(replica=True)
         with servers.kit() as kit:
             use(kit)
         found |= servers.sent(replica=replica)
+        with servers.master.client() as admin:
+            loaded = admin.script_exists(*(script.sha for script in SCRIPTS))
+        for text in (one.text for one, used in zip(SCRIPTS, loaded, strict=True) if used):
+            found |= {name.lower() for name in re.findall(r"may\('(\w+)'", text)}
     return sorted(found)
 
 

@@ -31,9 +31,10 @@ _NEEDS = re.compile(r"^--@needs ([A-Z ]+)\n", re.MULTILINE)
 _FUNCTION = re.compile(
     r"^(?:local )?function (\w+)(?:[^\n]* end$|.*?^end$)", re.MULTILINE | re.DOTALL
 )
+# With a key for each that a command must have: a server ends abruptly that looks for it in vain.
 _CHECK = """\
-do local may = redis.acl_check_cmd if not (%s) then
-for name in string.gmatch('%s', '%%u+') do if not may(name) then error({err =
+do local may, key = redis.acl_check_cmd, KEYS[1] if not (%s) then
+for name in string.gmatch('%s', '%%u+') do if not may(name, key, key) then error({err =
 "NOPERM this user has no permissions to run the '" .. string.lower(name) .. "' command"})
 end end end end
 """
@@ -45,13 +46,16 @@ def script(name: str) -> Script:
     text = _text(name)
     if _NEEDS.search(text):
         return Script(name, _NEEDS.sub(lambda needs: _check(needs[1].split()), text))
-    commands = sorted(_commands(text))
+    commands = [] if "\n--@reads" in text else sorted(_commands(text))
     checked = len(commands) > 1 and not all(map(reads_by_name, commands))
     return Script(name, _check(commands) + text if checked else text)
 
 
 def _check(commands: Sequence[str]) -> str:
-    return _CHECK % (" and ".join(f"may('{name}')" for name in commands), " ".join(commands))
+    return _CHECK % (
+        " and ".join(f"may('{name}', key, key)" for name in commands),
+        " ".join(commands),
+    )
 
 
 def _commands(text: str) -> set[str]:
