@@ -70,7 +70,7 @@ def _commands(text: str) -> set[str]:
         names = functions.keys() & set(re.findall(r"\w+", used))
         used = "\n".join(functions.pop(name) for name in names)
         reached += used
-    called = " ".join(re.findall(r"\bcall\(([^,)\n]*)", reached))
+    called = " ".join(re.findall(r"\bcall\(\s*([^,)\n]*)", reached))
     return set(re.findall(r"'((?!HPEXPIRE)[A-Z]+)'", called))
 
 
