@@ -52,10 +52,8 @@ def script(name: str) -> Script:
 
 
 def _check(commands: Sequence[str]) -> str:
-    return _CHECK % (
-        " and ".join(f"may('{name}', key, key)" for name in commands),
-        " ".join(commands),
-    )
+    allowed = " and ".join(f"may('{name}', key, key)" for name in commands)
+    return _CHECK % (allowed, " ".join(commands))
 
 
 def _commands(text: str) -> set[str]:

@@ -94,7 +94,9 @@ class _Replan:
             yield Pause(2 * SHORT_LEASE)  # until all readers use the new plan
             yield from self._step("clearing")
         yield Pause(GRACE)
-        yield from self._clear()
+        self._plan = self._fixed.plan  # remove the old parts, which have the second mark
+        yield from self._remove(self._noted(3), (self._mark(frozen=True), ""))
+        yield from self._remove_given_up()
         yield from self._step("")
         return self._fixed.count
 
@@ -328,12 +330,6 @@ class _Replan:
                 (part, f): end for f, end in zip(fields, reply or (), strict=False) if end > 0
             }
         return times
-
-    def _clear(self) -> Operation[None]:
-        """Remove the old parts, which have the second mark."""
-        self._plan = self._fixed.plan
-        yield from self._remove(self._noted(3), (self._mark(frozen=True), ""))
-        yield from self._remove_given_up()
 
     def _remove(self, plan: Plan, script_args: tuple[Argument, ...]) -> Operation[None]:
         """Remove the parts of a plan; with arguments only those that the script removes."""

@@ -38,6 +38,7 @@ end
 local function split(kind, source, target, parts, groups, expiring)
   local modulus = 1
   while modulus <= parts do modulus = modulus * 2 end
+  redis.call(REMOVE[kind], target, redis.call(LENGTH[kind], target)) -- may be refused
   local flat = redis.call(READ[kind][1], source, unpack(READ[kind], 2))
   local width = kind == 'SET' and 1 or 2
   local moved, members = {}, {}
@@ -136,10 +137,6 @@ local function grow(kind, state, wanted, groups, first)
     if redis.call('EXISTS', KEYS[n]) == 1 then
       damaged(KEYS[n], 'a part', string.format('none, as its group has %d parts,', state.parts))
     end
-  end
-  if wanted > state.parts then -- refused before anything is written
-    redis.call(REMOVE[kind], KEYS[first + 1], '')
-    redis.call(LENGTH[kind], KEYS[first + 1])
   end
   for parts = state.parts, wanted - 1 do
     split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)
