@@ -259,11 +259,26 @@ def test_the_abort_of_a_reversal_leaves_the_move(fleet: Fleet) -> None:
     ]
 
 
-def test_damaged_records_of_others_are_left_out(own_server: LocalServer) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("no JSON", "[]", {"kind": 1}, {"id": []}, {"databases": ["a:1/2", 3]}, {"name": None}),
+        *({"started": "x"}, {"ended": None}, {"until": [1]}, {"within": {}}, {"databases": "x"}),
+    ],
+    ids=str,
+)
+def test_a_damaged_record_stops_only_what_must_not_overlap_a_move(
+    own_server: LocalServer, damage: Any
+) -> None:
     with own_server.client() as config:
-        config.hset(changes.CHANGES_KEY, "x", "no JSON")
-        config.hset(changes.CHANGES_KEY, "y", "[]")
-        assert read_changes(config) == []
+        good = json.loads(changes.text_of(Change(kind="retire", name="a", databases=["a:1/2"])))
+        text = damage if isinstance(damage, str) else json.dumps({**good, **damage})
+        config.hset(changes.CHANGES_KEY, "x", text)
+        said = r"^b: config:changes \w+ cannot be read, so it may be .*; check it. If nothing is b"
+        with pytest.raises(GrowthError, match=said):
+            begin(config, Change(kind="retire", name="b", databases=["*/*", "odd"]))
+        with taking_part(config, Change(kind="failover", name="b", databases=["*/*"])) as change:
+            assert read_changes(config) == [change]
 
 
 CHANGES_KEY = "config:changes"
