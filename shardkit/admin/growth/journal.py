@@ -62,6 +62,9 @@ PHASES = {
 }
 
 
+_PROGRESS = [], [str, float]  # the types of its text and its time
+
+
 @dataclass
 class Move(Change):
     """A move of data to another server, as the journal has it; see `Change` for more attributes.
@@ -276,7 +279,9 @@ def move_of_record(where: str, text: Any) -> Move | None:
         move = Move(**given)
         if not all(accepts(known[name], value) for name, value in given.items()):
             raise ValueError
-        if move.phase not in PHASES[move.copying]:
+        sides = {len(move.placements), len(move.clusters)}
+        kinds = [type(move.progress[name]) for name in ("text", "at") if move.progress]
+        if move.phase not in PHASES[move.copying] or sides - {0, 2} or kinds not in _PROGRESS:
             raise ValueError
         for server in (*servers_in(move.source), *servers_in(move.target), *move.others):
             ServerAddress.parse(str(server))

@@ -368,7 +368,8 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
     [
         *(("source", None), ("source", "a:b"), ("shards", 7), ("sources", ["1"])),
         *(("fences", []), ("fences", {"1": 1}), ("certificate", []), ("phase", "x")),
-        *(("others", ["/"]), ("copying", [1]), ("format", "2")),
+        *(("others", ["/"]), ("copying", [1]), ("format", "2"), ("placements", ["slot"])),
+        *(("clusters", ["a:1"]), ("progress", {"at": 1.0}), ("progress", {"text": "", "at": ""})),
     ],
 )
 def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: object) -> None:
