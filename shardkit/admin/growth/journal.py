@@ -62,7 +62,7 @@ PHASES = {
 }
 
 
-_PROGRESS = [], [str, float]  # the types of its text and its time
+_PROGRESS: tuple[list[type], ...] = ([], [str, float])  # the types of its text and its time
 
 
 @dataclass
