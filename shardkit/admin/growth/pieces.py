@@ -15,8 +15,9 @@ Other types, as vector sets and those of modules, are copied whole: the plan say
 from __future__ import annotations
 
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -135,7 +136,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
     info = _named(ask(source, [("XINFO", "STREAM", key)])[0])
     last, length = info[b"last-generated-id"], info[b"length"]
     page = min(_MEMBERS, max(1, _PIECE * length // size))
-    groups = _groups(source, key)
+    groups, sides = _groups(source, key), (source, target, key)
     there: Mapping[bytes, Any] = {}
     before: Mapping[bytes, Any] = {}
     deleted: list[bytes] = []
@@ -144,22 +145,23 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         there = _named(ask(target, [("XINFO", "STREAM", key)])[0])
         before = _groups(target, key)
     added = info.get(b"entries-added", 0) - there.get(b"entries-added", 0)  # since Redis 7.0
-    if b"entries-added" in there and added >= 0 and _has_entry(source, key, there[b"last-entry"]):
+    entry = there.get(b"last-entry")
+    # Else it is another stream by now.
+    is_same = not entry or _entries(source, key, [entry[0]]) in ([[]], [[entry]])
+    if b"entries-added" in there and added >= 0 and is_same:
         copied = there[b"last-generated-id"]
-        gone, later = _gone(source, target, key, groups, before, page)
+        unlike = {name: _unlike(*sides, name, name in before, page) for name in groups}
+        gone = set().union(*(lost for *_, lost in unlike.values()))
         early = [id_ for id_ in gone if id_ <= _parts(copied)]
-        *begin, end = _parts(info[b"first-entry"][0] if length else last)
-        first = min([*early, (*begin, end if length else end + 1)])
-        yield [("XTRIM", key, "MINID", b"%d-%d" % first)]
-        yield [("EXISTS", key)]
-        surplus = ask(target, [("XLEN", key)])[0] + added - length
+        surplus = there[b"length"] + added - length
         if surplus >= 0 and all(_entries(target, key, [b"%d-%d" % id_ for id_ in early])):
             deleted = _deleted(source, target, key, surplus, page)
             start = b"(" + copied
     if start == b"-":
         yield [("UNLINK", key)]
         before = {}
-        gone, later = _gone(source, target, key, groups, before, page)
+        unlike = {name: _unlike(*sides, name, False, page) for name in groups}
+        gone = set().union(*(lost for *_, lost in unlike.values()))
     changes: list[Arguments] = [("XGROUP", "DESTROY", key, n) for n in before.keys() - groups]
     for name, (at, read) in groups.items():
         more = () if read is None else ("ENTRIESREAD", read)
@@ -187,18 +189,18 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         known = _consumers(target, key, name) if name in before else set()
         for names in pages(sorted(_consumers(source, key, name) - known), _MEMBERS):
             yield [("XGROUP", "CREATECONSUMER", key, name, consumer) for consumer in names]
-        for acknowledged, claimed in _unlike(source, target, key, name, name in before):
-            if acknowledged:
-                yield [("XACK", key, name, *acknowledged)]
-            claimed = [each for each in claimed if each[0] in later or not each[-1]]
-            for messages in pages(claimed, max(1, _CLAIMED // (_CLAIM + len(key) + len(name)))):
-                yield [
-                    (
-                        *("XCLAIM", key, name, consumer, 0, id_),
-                        *("IDLE", idle, "RETRYCOUNT", count, "FORCE", "JUSTID"),
-                    )
-                    for id_, consumer, idle, count, _ in messages
-                ]
+        acknowledged, claimed, _ = unlike[name]
+        for ids in pages(acknowledged, _MEMBERS):
+            yield [("XACK", key, name, *ids)]
+        for messages in pages(claimed, max(1, _CLAIMED // (_CLAIM + len(key) + len(name)))):
+            now = round(1000 * time.monotonic())
+            yield [
+                (
+                    *("XCLAIM", key, name, consumer, 0, id_),
+                    *("IDLE", now - since, "RETRYCOUNT", count, "FORCE", "JUSTID"),
+                )
+                for id_, consumer, since, count in messages
+            ]
     for ids in pages([*deleted, *(b"%d-%d" % id_ for id_ in gone)], _MEMBERS):
         yield [("XDEL", key, *ids)]
     counts: Arguments = ()
@@ -223,38 +225,6 @@ def _entries(client: Any, key: bytes, ids: Sequence[bytes]) -> list[Any]:
     return ask(client, [("XRANGE", key, id_, id_) for id_ in ids])
 
 
-def _has_entry(source: Any, key: bytes, entry: Any) -> bool:
-    """Whether a stream has an entry, or has deleted it; else it is another stream by now."""
-    return not entry or _entries(source, key, [entry[0]]) in ([[]], [[entry]])
-
-
-def _gone(
-    source: Any,
-    target: Any,
-    key: bytes,
-    groups: Iterable[bytes],
-    before: Collection[bytes],
-    page: int,
-) -> tuple[set[tuple[int, ...]], set[bytes]]:
-    """Return pending entries that were deleted, and that are not pending so at the target.
-
-    XCLAIM needs them, so they exist there for a moment. What comes second is still there, and
-    pending at the target, but for another time.
-    """
-    gone: set[tuple[int, ...]] = set()
-    later: set[bytes] = set()
-    for name in groups:
-        for _, claimed in _unlike(source, target, key, name, name in before):
-            for some in pages(claimed, page):
-                entries = _entries(source, key, [message[0] for message in some])
-                for (id_, *_, is_known), entry in zip(some, entries, strict=True):
-                    if entry and is_known:
-                        later.add(id_)
-                    elif not (entry or is_known):
-                        gone.add(_parts(id_))
-    return gone, later
-
-
 def _deleted(source: Any, target: Any, key: bytes, most: int, page: int) -> list[bytes]:
     """Return which entries of a target its source has deleted, at most some."""
     ids: list[bytes] = []
@@ -272,25 +242,37 @@ def _deleted(source: Any, target: Any, key: bytes, most: int, page: int) -> list
 
 
 def _unlike(
-    source: Any, target: Any, key: bytes, group: bytes, is_there: bool
-) -> Iterator[tuple[list[bytes], list[Any]]]:
-    """Yield what is pending at a target alone, and what is not pending there as at the source.
+    source: Any, target: Any, key: bytes, group: bytes, is_there: bool, page: int
+) -> tuple[list[bytes], list[Any], set[tuple[int, ...]]]:
+    """Return what is pending at a target alone, and what is not pending there as at the source.
 
-    The last tells whether it is so apart from the time.
+    Of the latter, those that were deleted come third: XCLAIM needs them, so they exist for a
+    moment. Only the time of deleted ones cannot have changed.
     """
+    acknowledged: list[bytes] = []
+    claimed: list[Any] = []
+    gone: set[tuple[int, ...]] = set()
     start = b"-"
-    for page in chain(pending_entries(source, key, group), [[]]):
-        end = page[-1][0] if page else b"+"
+    for messages in chain(pending_entries(source, key, group), [[]]):
+        now, end = round(1000 * time.monotonic()), messages[-1][0] if messages else b"+"
         pending = pending_entries(target, key, group, start, end) if is_there else ()
-        theirs = {message[0]: message for messages in pending for message in messages}
-        claimed = []
-        for id_, consumer, idle, count in page:
+        theirs = {message[0]: message for some in pending for message in some}
+        changed = []
+        for id_, consumer, idle, count in messages:
             _, *its = theirs.pop(id_, (id_, None, 0, 0))
             is_known = [consumer, count] == its[::2]
             if not is_known or abs(idle - its[1]) > _IDLE:
-                claimed.append((id_, consumer, idle, count, is_known))
-        yield list(theirs), claimed
+                changed.append((id_, consumer, now - idle, count, is_known))
+        for part in pages(changed, page):
+            entries = _entries(source, key, [message[0] for message in part])
+            for (*message, is_known), entry in zip(part, entries, strict=True):
+                if entry or not is_known:
+                    claimed.append(message)
+                if not (entry or is_known):
+                    gone.add(_parts(message[0]))
+        acknowledged += theirs
         start = b"(" + end
+    return acknowledged, claimed, gone
 
 
 def pending_entries(
