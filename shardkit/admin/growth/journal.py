@@ -464,8 +464,9 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
     if not config.set(_LEASE_KEY, token, nx=True, px=round(1000 * LEASE)):
         holder: Any = None
         with suppress(redis.ResponseError):
-            # One without an end, as after somebody's mistake, gets one; its holder renews it.
-            config.pexpire(_LEASE_KEY, round(1000 * LEASE), nx=True)
+            # One without an end, or with a later one since the server's clock was set back, gets
+            # the usual one; its holder renews it.
+            config.pexpire(_LEASE_KEY, round(1000 * LEASE), lt=True)
             holder = config.get(_LEASE_KEY)
         name = str_if_bytes(holder or "another process")
         raise GrowthError(
