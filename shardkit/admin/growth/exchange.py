@@ -215,12 +215,15 @@ def mark_of(ranges: Iterable[Sequence[int]]) -> str:
     raise AssertionError(ranges)
 
 
-def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for each item, in threads if there are several; raise the first error."""
+def at_once(work: Callable[[T], R], items: Iterable[T], most: int = 10_000) -> list[R]:
+    """Call a function for each item, in threads if there are several; raise the first error.
+
+    ``most`` is how many work at a time.
+    """
     every = list(items)
     if len(every) < 2:
         return [work(item) for item in every]
-    with ThreadPoolExecutor(len(every)) as pool:
+    with ThreadPoolExecutor(min(most, len(every))) as pool:
         return list(pool.map(work, every))
 
 
