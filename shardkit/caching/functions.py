@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from operator import attrgetter
+from keyword import iskeyword
 from string import Formatter
 from typing import (
     Any,
@@ -231,6 +230,7 @@ class _Function:
         made = partial(_KeyTemplate, self.owner, self.signature)
         self.key = made("key", options.key, VALUES)
         self.tags = [made("tags", tag, TAGS) for tag in options.tags]
+        self.key.make.__qualname__ = _name(function)  # in errors
         self._by_name = {_path(kind): kind for kind in options.exceptions}
         # A kit, its near copies, and what `Caching.values` returns for it.
         self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
@@ -247,9 +247,8 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals = self.values()
-        tags = [tag(args, kwargs) for tag in self.tags]
+        tags = [tag.make(*args, **kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
         note = near and near.note(key, map(key_bytes, (key, *tags)))
         compute = partial(self.function, *args, **kwargs)
@@ -332,8 +331,10 @@ class _Function:
 
     def wrapped(self) -> Any:
         def key(*args: Any, **kwargs: Any) -> str:
-            self.signature.bind_partial(*args, **kwargs)  # raises
-            return self.key(args, kwargs)
+            bound = self.signature.bind_partial(*args, **kwargs)  # raises
+            for name in self.key.unused:
+                bound.arguments.setdefault(name, None)
+            return self.key.make(*bound.args, **bound.kwargs)
 
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh, call.key = self.caller(anew=True), key
@@ -342,10 +343,10 @@ class _Function:
         return call
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        make_key, max_age, opened = self.key, self.options.max_age, self.options.opened
+        make_key, max_age, opened = self.key.make, self.options.max_age, self.options.opened
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            key = make_key(args, kwargs)
+            key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
             if copy is not None and copy.usable(max_age) and used[0] is opened():
@@ -353,7 +354,7 @@ class _Function:
             return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            key = make_key(args, kwargs)
+            key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
             if copy is not None and copy.usable(max_age) and used[0] is opened():
@@ -408,78 +409,74 @@ def _tag_keys(tags: Iterable[str]) -> list[str]:
 # ---- keys
 
 
+class _Named(str):
+    """A default of a parameter: an expression, which `inspect` shows as it is."""
+
+    __repr__ = str.__str__
+
+
 class _KeyTemplate:
-    """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``."""
+    """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``.
+
+    Attributes:
+        make: a function with the parameters of the decorated one, so that Python itself refuses
+            other arguments; returns the key.
+        unused: the parameters without a default that the key does not have.
+    """
 
     def __init__(
         self, owner: str, signature: inspect.Signature, field: str, text: str, prefix: str
     ) -> None:
-        self._signature = signature
         # In a key: 1:2 and 3 make no other key than 1 and 2:3. A tag is named by its whole text.
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
-        parameters = [p for p in signature.parameters.values() if p.kind not in _SEVERAL]
-        names = [parameter.name for parameter in parameters]
-        self._parts: list[Any] = []
-        literal = prefix
+        names = [p.name for p in signature.parameters.values() if p.kind not in _SEVERAL]
         try:
             pieces = list(Formatter().parse(text))
             key_bytes(text)
         except (ValueError, TypeError, InvalidKeyError) as error:
             raise self._refused(f"is no template: {error}", 'write it like "user:{id}"') from None
+        as_text = "_".join(("_text", *names))  # no parameter has this name
+        parts, used = [repr(prefix)], set()
         for before, name, form, conversion in pieces:
-            literal += _quoted(before)
+            parts.append(repr(_quoted(before)))
             if name is None:
                 continue
             first, *path = name.split(".")
-            if first not in names or not all(map(str.isidentifier, path)):
+            if first not in names or not all(p.isidentifier() and not iskeyword(p) for p in path):
                 known = ", ".join(names) or "none"
                 raise self._refused(f"names {name!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            parameter = parameters[names.index(first)]
-            by_name = parameter.kind is parameter.KEYWORD_ONLY
-            at = sys.maxsize if by_name else names.index(first)
-            attribute = path and attrgetter(".".join(path))
-            self._parts.append((literal, at, first, parameter.default, attribute))
-            literal = ""
-        if field == "key" and signature.parameters and not self._parts:
+            used.add(first)
+            parts.append(f"{as_text}({name})")
+        if field == "key" and signature.parameters and not used:
             raise self._refused("names no argument", 'write it like "user:{id}"')
-        self._end = literal + "}"
-        only: Any = self._parts[0] if len(self._parts) == 1 else ("", -1, None, None, None)
-        self._single = only[0] if only[1] == 0 and not only[4] else None
+        own, defaults = [], {}
+        for p in signature.parameters.values():
+            if p.default is not p.empty:
+                defaults[p.name] = p.default
+                p = p.replace(default=_Named(f"defaults[{p.name!r}]"))
+            own.append(p.replace(annotation=p.empty))
+        self.unused = {*names} - used - defaults.keys()
+        source = f"lambda {str(inspect.Signature(own))[1:-1]}: {' + '.join(parts)} + '}}'"
+        self.make: Callable[..., str] = eval(source, {as_text: self._text, "defaults": defaults})
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.owner} {what}", remedy)
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        if self._single is not None and len(args) == 1 and type(args[0]) is int:
-            try:  # the commonest, in half the time
-                return f"{self._single}{args[0]}{self._end}"
-            except ValueError:  # more than 4,300 digits
-                self._text(args[0])  # raises
-        key = ""
-        for literal, at, name, default, attribute in self._parts:
-            value = args[at] if at < len(args) else kwargs.get(name, default)
-            if value is inspect.Parameter.empty:
-                self._signature.bind(*args, **kwargs)  # raises
-            if attribute:
-                value = attribute(value)
-            if type(value) is not int or value.bit_length() > 64:
-                value = self._text(value)
-            key += f"{literal}{value}"
-        return key + self._end
-
     def _text(self, value: Any) -> str:
-        if type(value) is str:
-            return value if value.isalnum() else _quoted(value, self._separator)
         if value is None:
             return "%" if self._separator else "None"
         if isinstance(value, bytes):
             return quote_from_bytes(value, "")
         if isinstance(value, _SCALARS):
-            with suppress(ValueError):  # more than 4,300 digits
-                return _quoted(str(value), self._separator)
+            try:
+                text = str(value)
+            except ValueError:  # more than 4,300 digits
+                pass
+            else:
+                return text if text.isalnum() else _quoted(text, self._separator)
         raise self._refused(
             f"would contain {shown(value)}",
             "name a text, a number, or an attribute that is one: {user.id}",

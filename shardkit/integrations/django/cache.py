@@ -29,7 +29,6 @@ from django.utils.module_loading import import_string
 from shardkit import log_records
 from shardkit.errors import (
     InvalidArgumentError,
-    ShardErrors,
     ShardFailure,
     ShardKitError,
     StructureError,
@@ -188,7 +187,7 @@ class ShardKitCache(BaseCache):
         finally:
             with suppress(ShardKitError):  # it expires
                 lock.release()
-                self._run([self._command("EXPIRE", lock.key, 60)])  # not one for each key, for days
+                self._run([self._command("EXPIRE", lock.key, 60)], 0)  # not one for each, for days
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""
@@ -207,8 +206,7 @@ class ShardKitCache(BaseCache):
         """Return the values that there are, by key."""
         names = {self._key(key, version): key for key in keys}
         batch = [self._command("GET", stored) for stored in names]
-        replies = self._checked(self._run(batch), [None] * len(batch))
-        rows = zip(names.values(), replies, strict=True)
+        rows = zip(names.values(), self._run(batch, None), strict=True)
         return {key: self._load(value) for key, value in rows if value is not None}
 
     def set_many(
@@ -217,15 +215,13 @@ class ShardKitCache(BaseCache):
         """Set values; return the keys of those that could not be set."""
         seconds = self._seconds(timeout)
         batch = [self._set(self._key(key, version), value, seconds) for key, value in data.items()]
-        replies = self._run(batch)
-        self._checked(replies, [None] * len(batch))
-        rows = zip(data, replies, strict=True)
-        return [key for key, reply in rows if isinstance(reply, ShardFailure)]
+        replies = self._run(batch, None)
+        return [key for key, reply in zip(data, replies, strict=True) if reply is None]
 
     def delete_many(self, keys: Iterable[Any], version: int | None = None) -> None:
         """Delete values."""
         batch = [self._command("UNLINK", self._key(key, version)) for key in keys]
-        self._checked(self._run(batch), [0] * len(batch))
+        self._run(batch, 0)
 
     def clear(self) -> bool:
         """Delete all values of this cache, of every version; other keys of the component stay.
@@ -378,37 +374,27 @@ class ShardKitCache(BaseCache):
         return self._serializer.loads(stored)
 
     def _one(self, request: Command | Transaction, missing: Any, read: Any = None) -> Any:
-        return self._checked(self._run([request], read), [missing])[0]
+        return self._run([request], missing, read)[0]
 
-    def _run(self, batch: list[Any], read: Callable[[Any], Any] | None = None) -> list[Any]:
-        """Send a batch; failures are among the replies, which ``read`` may convert."""
-        if not batch:
-            return []
+    def _run(self, batch: list[Any], missing: Any, read: Any = None) -> list[Any]:
+        """Send a batch; return its replies as ``read`` converts them.
 
-        def steps() -> Operation[list[Any]]:
-            replies = yield Partial(batch)
-            require_right(batch, replies)
-            return replies if read is None else list(map(read, replies))
+        Raise failures; where they are ignored, return ``missing`` in their places.
+        """
+        replies: list[Any] = [ShardFailure("not sent")] * len(batch)
 
-        try:
-            return kit_of(self._topology).driver.run(steps())
-        except ShardKitError as error:
-            if not self._ignore:
-                raise
-            return [ShardFailure(error.message, error.remedy)] * len(batch)
+        def steps() -> Operation[None]:
+            answers = yield Partial(batch)
+            require_right(batch, answers)
+            replies[:] = answers if read is None else map(read, answers)
+            raise_failures(Replies(replies), own=False)
 
-    def _checked(self, replies: list[Any], missing: list[Any]) -> list[Any]:
-        """Return replies; those that failed as missing, or raise, as it is set."""
-        failed = Replies(replies)
-        try:
-            raise_failures(failed, own=False)
-        except ShardErrors as errors:
-            self._ignored(errors)
-            return [
-                instead if _has_failed(reply) else reply
-                for reply, instead in zip(replies, missing, strict=True)
-            ]
-        return replies
+        if batch:
+            try:
+                kit_of(self._topology).driver.run(steps())
+            except ShardKitError as error:
+                self._ignored(error)
+        return [missing if _has_failed(reply) else reply for reply in replies]
 
     def _ignored(self, error: Exception) -> None:
         if not self._ignore:
