@@ -204,7 +204,7 @@ class ErrorMiddleware:
 
 
 class ETagMiddleware:
-    """Gives whole answers to GET an ETag; who has the same already is answered 304, bodyless."""
+    """Gives whole answers to GET and HEAD an ETag; answers 304 to a client that has the same."""
 
     def __init__(self, app: ASGIApplication) -> None:
         self._app = app
@@ -225,8 +225,8 @@ class ETagMiddleware:
                 await send(start)
             await send(message)
 
-        is_get = scope["type"] == "http" and scope["method"] == "GET"
-        await self._app(scope, receive, tagged if is_get else send)
+        reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        await self._app(scope, receive, tagged if reads else send)
 
 
 class SessionMiddleware:
@@ -338,8 +338,9 @@ def _with_etag(
 ) -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
     headers = list(start.get("headers", ()))
     etag = next((value for name, value in headers if name == b"etag"), b"").decode("latin-1")
-    if not etag:
-        etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
+    content = body.get("body", b"")
+    if not etag and (content or scope["method"] == "GET"):  # some send no body for HEAD
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
     known = re.findall(r'"[^"]*"|\*', _header(scope, b"if-none-match"))
     if "*" not in known and etag.removeprefix("W/") not in known:

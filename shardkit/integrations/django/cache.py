@@ -145,7 +145,7 @@ class ShardKitCache(BaseCache):
             return self._one(request, None, _incremented)
 
         while True:
-            reply = call("integrations/cache_incr", delta)
+            reply = call("integrations/cache_incr", int(delta))
             if reply is None:
                 raise ValueError(f"Key {key!r} not found")
             if isinstance(reply, int):
@@ -154,7 +154,7 @@ class ShardKitCache(BaseCache):
             value = self._load(old)
             if type(value) is not int:
                 raise ValueError(f"{key!r} is not an integer")
-            if call("integrations/cache_replace", old, value + delta):
+            if call("integrations/replace", old, value + delta, "KEEPTTL"):
                 return value + delta
 
     def get_or_set(
@@ -381,20 +381,21 @@ class ShardKitCache(BaseCache):
 
         Raise failures; where they are ignored, return ``missing`` in their places.
         """
-        replies: list[Any] = [ShardFailure("not sent")] * len(batch)
+        replies = [missing] * len(batch)
 
         def steps() -> Operation[None]:
             answers = yield Partial(batch)
             require_right(batch, answers)
-            replies[:] = answers if read is None else map(read, answers)
-            raise_failures(Replies(replies), own=False)
+            answers = Replies(map(read, answers) if read else answers)
+            replies[:] = [missing if _has_failed(answer) else answer for answer in answers]
+            raise_failures(answers, own=False)
 
         if batch:
             try:
                 kit_of(self._topology).driver.run(steps())
             except ShardKitError as error:
                 self._ignored(error)
-        return [missing if _has_failed(reply) else reply for reply in replies]
+        return replies
 
     def _ignored(self, error: Exception) -> None:
         if not self._ignore:
