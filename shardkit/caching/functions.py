@@ -126,13 +126,13 @@ class Caching:
     """What ``kit.cached(…)`` returns: decorates functions, and invalidates their tags.
 
     Args:
-        opened: returns the kit, when a function is first called.
+        opened: returns the kit of a call, from its arguments.
         component, **options: see `shardkit.ShardKit.cached`.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Any],
+        opened: Callable[[tuple[Any, ...], dict[str, Any]], Any],
         component: str,
         *,
         ttl: Seconds,
@@ -195,7 +195,7 @@ class Caching:
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        return self.values(self.opened(), None)[0].remove_tags(_tag_keys(tags))
+        return self.values(self.opened((), {}), None)[0].remove_tags(_tag_keys(tags))
 
     def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any]:
         """Return the values on a face of a kit, and what renews leases."""
@@ -235,9 +235,9 @@ class _Function:
         # A kit, its near copies, and what `Caching.values` returns for it.
         self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
 
-    def values(self) -> tuple[Any, Any]:
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
-        kit = self.options.opened()
+        kit = self.options.opened(args, kwargs)
         used = self._used
         if used[0] is not kit:
             values, renewals = self.options.values(kit, self.awaits)
@@ -247,7 +247,7 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        values, renewals = self.values()
+        values, renewals = self.values(args, kwargs)
         tags = [tag.make(*args, **kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
         note = near and near.note(key, map(key_bytes, (key, *tags)))
@@ -336,10 +336,18 @@ class _Function:
                 bound.arguments.setdefault(name, None)
             return self.key.make(*bound.args, **bound.kwargs)
 
+        def invalidate(*args: Any, **kwargs: Any) -> Any:
+            values, _ = self.values(args, kwargs)
+            if "kit" not in self.signature.parameters:
+                kwargs.pop("kit", None)
+            return values.remove([key(*args, **kwargs)])
+
+        def invalidate_tag(*tags: str, kit: Any = None) -> Any:
+            return self.values((kit,), {})[0].remove_tags(_tag_keys(tags))
+
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh, call.key = self.caller(anew=True), key
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
-        call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
+        call.invalidate, call.invalidate_tag = invalidate, invalidate_tag
         return call
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
@@ -349,7 +357,7 @@ class _Function:
             key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
-            if copy is not None and copy.usable(max_age) and used[0] is opened():
+            if copy is not None and copy.usable(max_age) and used[0] is opened(args, kwargs):
                 return copy.value
             return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
@@ -357,7 +365,7 @@ class _Function:
             key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
-            if copy is not None and copy.usable(max_age) and used[0] is opened():
+            if copy is not None and copy.usable(max_age) and used[0] is opened(args, kwargs):
                 return copy.value
             return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
 from typing import Any, Unpack
 
 import shardkit
@@ -292,45 +291,26 @@ class SessionMiddleware:
 def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:
     """Return a decorator like ``kit.cached``, for functions that get their kit as an argument.
 
-    That is a kit or a request; ``invalidate_tag`` takes ``kit=``. For the options see
-    `shardkit.ShardKit.cached`.
+    That is a kit or a request; ``invalidate`` and ``invalidate_tag`` take ``kit=``. For the options
+    see `shardkit.ShardKit.cached`.
     """
-    current: ContextVar[AsyncShardKit] = ContextVar("shardkit.integrations.asgi.cached")
-    caching = Caching(current.get, component, **options)
+    caching = Caching(_kit_of_call, component, **options)
 
     def decorate(function: Any) -> Any:
         if not inspect.iscoroutinefunction(function):
             raise InvalidArgumentError(f"{caching.owner}: not an async def function", "make it one")
-        cached: Any = caching(function)
-
-        def with_kit(call: Any) -> Any:
-            @functools.wraps(function)
-            async def called(*args: Any, **kwargs: Any) -> Any:
-                for arg in (*args, *kwargs.values()):
-                    if isinstance(arg, AsyncShardKit):
-                        current.set(arg)
-                        break
-                    if isinstance(scope := getattr(arg, "scope", None), MutableMapping):
-                        current.set(request_kit(scope))
-                        break
-                else:
-                    raise TypeError(f"{function.__qualname__}() got no kit and no request")
-                if call is cached.invalidate:
-                    kwargs.pop("kit", None)  # the function may have no such parameter
-                return await call(*args, **kwargs)
-
-            return called
-
-        async def invalidate_tag(*tags: str, kit: AsyncShardKit) -> None:
-            current.set(kit)
-            await cached.invalidate_tag(*tags)
-
-        call = with_kit(cached)
-        call.refresh, call.invalidate = with_kit(cached.refresh), with_kit(cached.invalidate)
-        call.invalidate_tag, call.key = invalidate_tag, cached.key
-        return call
+        return caching(function)
 
     return decorate
+
+
+def _kit_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncShardKit:
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, AsyncShardKit):
+            return arg
+        if isinstance(scope := getattr(arg, "scope", None), MutableMapping):
+            return request_kit(scope)
+    raise TypeError("a cached function got no kit and no request")
 
 
 def _with_etag(
