@@ -12,6 +12,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -100,11 +101,7 @@ class ShardKitCache(BaseCache):
         self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> bool:
         """Set a value if there is none; return whether it was set."""
-        stored, seconds = self._key(key, version), self._seconds(timeout)
-        if seconds == 0:
-            return not self.has_key(key, version)
-        args = ("SET", stored, self._dump(value), "NX", *_expiry(seconds))
-        return bool(self._one(Command(self._component, stored, args), False))
+        return self.set(key, value, timeout, version, nx=True)
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         """Return a value, or the default."""
@@ -112,10 +109,21 @@ class ShardKitCache(BaseCache):
         return default if reply is None else self._load(reply)
 
     def set(
-        self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
-    ) -> None:
-        """Set a value."""
-        self._one(self._set(self._key(key, version), value, self._seconds(timeout)), None)
+        self,
+        key: Any,
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+        *,
+        nx: bool = False,
+        xx: bool = False,
+    ) -> bool:
+        """Set a value, with ``nx`` if there is none, with ``xx`` if there is; return whether."""
+        stored, seconds = self._key(key, version), self._seconds(timeout)
+        if seconds == 0 and nx:
+            return not self.has_key(key, version)
+        conditions = ["NX"] * nx + ["XX"] * xx
+        return bool(self._one(self._set(stored, value, seconds, *conditions), None))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Change when a value expires; return whether there is one."""
@@ -283,6 +291,22 @@ class ShardKitCache(BaseCache):
         milliseconds = round(1000 * self._time(timeout))
         return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
 
+    def pexpire(self, key: Any, timeout: float, version: int | None = None) -> bool:
+        """Likewise, in ``timeout`` milliseconds."""
+        return self.expire(key, timeout / 1000, version)
+
+    def expire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
+        """Likewise, at a time: a datetime, or Unix time in seconds."""
+        milliseconds = 1000 * (when.timestamp() if isinstance(when, datetime) else when)
+        return self.pexpire_at(key, milliseconds, version)
+
+    def pexpire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
+        """Likewise, at a time: a datetime, or Unix time in milliseconds."""
+        if isinstance(when, datetime):
+            return self.expire_at(key, when, version)
+        command = self._command("PEXPIREAT", self._key(key, version), round(when))
+        return bool(self._one(command, 0))
+
     def persist(self, key: Any, version: int | None = None) -> bool:
         """Have a value not expire; return whether there is one that would have."""
         return bool(self._one(self._command("PERSIST", self._key(key, version)), 0))
@@ -343,11 +367,12 @@ class ShardKitCache(BaseCache):
     def _command(self, name: str, stored: str, *args: Argument) -> Command:
         return Command(self._component, stored, (name, stored, *args))
 
-    def _set(self, stored: str, value: Any, seconds: int | None) -> Command:
+    def _set(self, stored: str, value: Any, seconds: int | None, *conditions: str) -> Command:
         data = self._dump(value)  # also of a value that is not kept: it must be one that can be
         if seconds == 0:
             return self._command("UNLINK", stored)
-        return self._command("SET", stored, data, *_expiry(seconds))
+        expiry = () if seconds is None else ("EX", seconds)
+        return self._command("SET", stored, data, *conditions, *expiry)
 
     def _dump(self, value: Any) -> Any:
         if type(value) is int:
@@ -431,10 +456,6 @@ for _name in _ONE_CALL:
 def _has_failed(reply: Any) -> bool:
     several = reply if isinstance(reply, list) else [reply]
     return any(isinstance(error, ShardFailure) for error in several)
-
-
-def _expiry(seconds: int | None) -> tuple[Argument, ...]:
-    return () if seconds is None else ("EX", seconds)
 
 
 def _literal(text: str) -> str:
