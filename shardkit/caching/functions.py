@@ -332,6 +332,7 @@ class _Function:
     def wrapped(self) -> Any:
         def key(*args: Any, **kwargs: Any) -> str:
             bound = self.signature.bind_partial(*args, **kwargs)  # raises
+            bound.apply_defaults()
             for name in self.key.unused:
                 bound.arguments.setdefault(name, None)
             return self.key.make(*bound.args, **bound.kwargs)
@@ -417,19 +418,13 @@ def _tag_keys(tags: Iterable[str]) -> list[str]:
 # ---- keys
 
 
-class _Named(str):
-    """A default of a parameter: an expression, which `inspect` shows as it is."""
-
-    __repr__ = str.__str__
-
-
 class _KeyTemplate:
     """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``.
 
     Attributes:
         make: a function with the parameters of the decorated one, so that Python itself refuses
             other arguments; returns the key.
-        unused: the parameters without a default that the key does not have.
+        unused: the parameters that the key does not have.
     """
 
     def __init__(
@@ -460,15 +455,17 @@ class _KeyTemplate:
             parts.append(f"{as_text}({name})")
         if field == "key" and signature.parameters and not used:
             raise self._refused("names no argument", 'write it like "user:{id}"')
-        own, defaults = [], {}
-        for p in signature.parameters.values():
-            if p.default is not p.empty:
-                defaults[p.name] = p.default
-                p = p.replace(default=_Named(f"defaults[{p.name!r}]"))
-            own.append(p.replace(annotation=p.empty))
-        self.unused = {*names} - used - defaults.keys()
+        self.unused = {*names} - used
+        own = []
+        for number, p in enumerate(signature.parameters.values()):
+            default = p.default if p.default is p.empty else number
+            own.append(p.replace(annotation=p.empty, default=default))
         source = f"lambda {str(inspect.Signature(own))[1:-1]}: {' + '.join(parts)} + '}}'"
-        self.make: Callable[..., str] = eval(source, {as_text: self._text, "defaults": defaults})
+        make = eval(source, {as_text: self._text})
+        values = [p.default for p in signature.parameters.values()]
+        make.__defaults__ = tuple(values[n] for n in make.__defaults__ or ())
+        make.__kwdefaults__ = {k: values[n] for k, n in (make.__kwdefaults__ or {}).items()}
+        self.make: Callable[..., str] = make
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.owner} {what}", remedy)
