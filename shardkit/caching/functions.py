@@ -189,7 +189,7 @@ class Caching:
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
         if not in_class or inspect.ismethod(function):
             return call
-        method: Any = functools.update_wrapper(_CachedMethod(call), call)
+        method: Any = functools.update_wrapper(_Method(call), call)
         method.kind = kind
         return method
 
@@ -373,31 +373,24 @@ class _Function:
         return acall if self.awaits else call
 
 
-class _Bound(partial[Any]):
-    """A cached function with its first argument; what it can do is bound like itself."""
+class _Method(partial[Any]):
+    """A cached function in a class; bound, it has its first argument, and so has what it can do."""
+
+    kind: type = staticmethod
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        first = owner if self.kind is classmethod else instance
+        if first is None or self.kind is staticmethod:
+            return self if self.args else self.func
+        return _Method(self.func, first)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.func, name)
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
         return partial(attribute, *self.args) if takes else attribute
 
-    def __reduce__(self) -> Any:
-        return getattr, (*self.args, self.__name__)  # as a method
-
-
-class _CachedMethod(_Bound):
-    """A cached function in a class, of a kind of methods."""
-
-    kind: type
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        first = owner if self.kind is classmethod else instance
-        if first is None or self.kind is staticmethod:
-            return self.func
-        return _Bound(self.func, first)
-
-    def __reduce__(self) -> str:
-        return str(self.__qualname__)
+    def __reduce__(self) -> Any:  # by name, as methods are
+        return (getattr, (*self.args, self.__name__)) if self.args else self.__qualname__
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import math
 import re
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, error_answer
+from shardkit.integrations.web import PROBES, Answer, Sessions, error_answer, maintenance_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -40,8 +39,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-RETRY_AFTER = 60
 
 
 def lifespan(
@@ -164,10 +161,7 @@ class MaintenanceMiddleware:
                 await send({"type": "websocket.close", "code": 1013, "reason": ""})  # again later
                 return
             if state is not None:
-                headers = [(b"content-type", b"text/plain; charset=utf-8")]
-                headers.append((b"retry-after", str(retry_after(state)).encode()))
-                await send({"type": "http.response.start", "status": 503, "headers": headers})
-                await send({"type": "http.response.body", "body": body_of(state)})
+                await _send_answer(send, maintenance_answer(state))
                 return
         await self._app(scope, receive, send)
 
@@ -196,10 +190,7 @@ class ErrorMiddleware:
             answer = None if started else error_answer(error)
             if answer is None:
                 raise
-            status, fields, body = answer
-            headers = [(name.encode(), value.encode()) for name, value in fields.items()]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await _send_answer(send, answer)
 
 
 class ETagMiddleware:
@@ -351,14 +342,11 @@ def route_of(scope: Scope) -> str:
     return f"{scope['method']} {path}"
 
 
-def retry_after(state: MaintenanceState) -> int:
-    """Return the seconds after which a client may try again."""
-    return RETRY_AFTER if state.remaining is None else max(1, math.ceil(state.remaining))
-
-
-def body_of(state: MaintenanceState) -> bytes:
-    """Return what users see."""
-    return f"Under maintenance. {state.reason}".strip().encode()
+async def _send_answer(send: Send, answer: Answer) -> None:
+    status, fields, body = answer
+    headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 check_public(globals())
