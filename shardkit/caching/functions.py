@@ -189,7 +189,7 @@ class Caching:
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
         if not in_class or inspect.ismethod(function):
             return call
-        method: Any = functools.update_wrapper(_Method(call), call)
+        method: Any = functools.update_wrapper(_CachedMethod(call), call)
         method.kind = kind
         return method
 
@@ -373,7 +373,7 @@ class _Function:
         return acall if self.awaits else call
 
 
-class _Method(partial[Any]):
+class _CachedMethod(partial[Any]):
     """A cached function in a class; bound, it has its first argument, and so has what it can do."""
 
     kind: type = staticmethod
@@ -382,7 +382,7 @@ class _Method(partial[Any]):
         first = owner if self.kind is classmethod else instance
         if first is None or self.kind is staticmethod:
             return self if self.args else self.func
-        return _Method(self.func, first)
+        return _CachedMethod(self.func, first)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.func, name)
