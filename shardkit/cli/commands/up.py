@@ -285,8 +285,7 @@ def init(
     text = (files("shardkit.cli.demo") / "local.yaml").read_text("utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_private(path, text, new=True)
     except FileExistsError:
         raise ConfigError(f"{path} exists", "name another file") from None
     output.answer({"file": str(path)}, f"{path} is written; run it with: shardkit up {path}", GOOD)
