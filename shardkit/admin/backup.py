@@ -201,12 +201,11 @@ def backup(
     target = Path(directory)
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_empty = not any(target.iterdir())
+        if any(target.iterdir()):
+            raise ConfigError(f"{target} is not empty", "name a new directory")
     except OSError as error:
         problem = f"{shown(str(target))} cannot be written: {error.strerror}"
         raise ConfigError(problem, "name a new directory") from None
-    if not is_empty:
-        raise ConfigError(f"{target} is not empty", "name a new directory")
     try:
         with working_on(config, "backup", target.name, components):
             for attempt in range(_ATTEMPTS):

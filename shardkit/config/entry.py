@@ -80,17 +80,15 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def write_private(path: str | os.PathLike[str], text: str, *, new: bool = False) -> None:
+def write_private(path: str | os.PathLike[str], text: str) -> None:
     """Write a file that only this user, or the owner for whom root writes, can read.
 
-    A write that fails leaves what there was. Raises OSError, also for a file of another user, for
-    one that has a second name, and, if it must be ``new``, for one that exists.
+    A write that fails leaves what there was. Raises OSError, also for a file of another user and
+    for one that has a second name.
     """
     with naming(path):
         if os.path.exists(path):
             status = os.stat(path)
-            if new:
-                raise FileExistsError(errno.EEXIST, "it exists", str(path))
             if not stat.S_ISREG(status.st_mode):  # such as /dev/null, which stays
                 waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
                 descriptor = os.open(path, os.O_WRONLY | waits)

@@ -487,15 +487,12 @@ def checked_function(function: Callable[P, T]) -> Callable[P, T]:
 
 def checked(function: Callable[P, T], makes_only: bool = False) -> Callable[P, T]:
     """Have a method check its arguments; see `check_calls`."""
-    check: Callable[[Any, Any, Any], None] | None = None
+    check = cache(lambda: argument_check(function))  # when all modules are loaded
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        nonlocal check
-        if check is None:  # at first use, when all modules are loaded
-            check = argument_check(function)
         try:
-            check(args[0], args[1:], kwargs)
+            check()(args[0], args[1:], kwargs)
         except InvalidArgumentError as error:
             if makes_only:
                 raise refusal(error, lambda: function(*args, **kwargs)) from None

@@ -659,7 +659,9 @@ def plan(
     planned = plan_growth(component, servers, **options)
     if out is not None:
         try:
-            write_private(out, planned.to_yaml(), new=True)
+            if out.exists():
+                raise click.UsageError(f"{out} cannot be written: it exists")
+            write_private(out, planned.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
     steps = [{**asdict(step), "commands": planned.commands(step)} for step in planned.steps]
