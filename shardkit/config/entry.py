@@ -110,7 +110,7 @@ def replacing(path: Path, *, keeps: bool = False) -> Iterator[BinaryIO]:
     With ``keeps`` it has that one's owner, group and mode. Raises OSError.
     """
     path = Path(os.path.realpath(path)) if keeps else path.absolute()  # a link stays one
-    number, temporary = tempfile.mkstemp(prefix=f".{path.name[:50]}.", dir=path.parent)
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:
             if keeps and path.exists():
