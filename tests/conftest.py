@@ -130,6 +130,7 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Deal modules to xdist's workers, each of which begins with an equal part of the list.
 
     So some tests compute while others wait for servers and processes, which none does in the end.
+    Modules with time limits of their own come first: no long test is left when others have ended.
     """
     if workers == 1:
         return items
@@ -137,8 +138,9 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     for item in items:
         modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    def turn(module: str) -> float:
-        return crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
+    def turn(module: str) -> tuple[bool, float]:
+        is_long = any(item.get_closest_marker("timeout") for item in modules[module])
+        return not is_long, crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
 
     parts: list[list[str]] = [[] for _ in range(workers)]
     for module in sorted(modules, key=lambda module: (not module.startswith(WAITING), module)):
