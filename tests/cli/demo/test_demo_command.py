@@ -23,7 +23,7 @@ import pytest
 import pytest_asyncio
 import redis
 from click.testing import CliRunner, Result
-from faces import PATIENCE, eventually
+from faces import eventually
 from httpx import ASGITransport, AsyncClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
