@@ -37,7 +37,7 @@ from kombu import Connection, Exchange, Queue, pools
 
 import shardkit.integrations.celery
 
-pytestmark = pytest.mark.timeout(120 * PATIENCE)
+pytestmark = pytest.mark.timeout(120)
 
 SERVERS = [{"host": "127.0.0.1", "port": port, "db": 1} for port in (7101, 7102)]
 COMPONENTS = {

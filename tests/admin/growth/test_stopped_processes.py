@@ -178,7 +178,7 @@ def every_step(
 
 
 @pytest.mark.long(4)
-@pytest.mark.timeout((900 if ALL else 120) * PATIENCE)
+@pytest.mark.timeout(900 if ALL else 120)
 @pytest.mark.parametrize("how", ["reverse", "abort", "resume"])
 @pytest.mark.parametrize("of_shards", [True, False], ids=["shards", "server"])
 def test_a_mover_that_wakes_at_any_step_changes_nothing(
@@ -190,7 +190,7 @@ def test_a_mover_that_wakes_at_any_step_changes_nothing(
     every_step(fleet, (), work, lambda: take_over(fleet, of_shards, how))
 
 
-@pytest.mark.timeout((900 if ALL else 120) * PATIENCE)
+@pytest.mark.timeout(900 if ALL else 120)
 @pytest.mark.parametrize("back", [True, False], ids=["there and back", "there"])
 def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: bool) -> None:
     def work() -> None:
@@ -933,7 +933,7 @@ FATES: dict[str, Callable[[Case, int], None]] = {
 }
 
 
-@pytest.mark.timeout((1200 if EVERY_STEP else 120) * PATIENCE)
+@pytest.mark.timeout(1200 if EVERY_STEP else 120)
 @pytest.mark.long(5)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("case", [Attach, Detach, Balance, Convert, Restore, Replan])
