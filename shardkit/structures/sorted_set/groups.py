@@ -507,14 +507,14 @@ def read_ranks(
     if -LARGEST_PAGE <= start <= stop < 0:
         rows = yield from groups.first(FULL_RANGES[not desc], -start)
         return rows[-1 - stop :][::-1]
-    total = None
+    total, to_last = None, stop == -1
     if start < 0 or stop < 0 or start > LARGEST_PAGE:
         total = (yield from groups.count()) or 0
         start = max(0, start + total) if start < 0 else start
         stop = min(stop + total if stop < 0 else stop, total - 1)
     if stop < start:
         return []
-    limit = stop - start + 1
+    limit = None if to_last else stop - start + 1  # others may add members meanwhile
     wanted, offset = FULL_RANGES[desc], start
     if total is not None and start > LARGEST_PAGE:
         wanted, offset = yield from _seek(groups, start, total, desc=desc)

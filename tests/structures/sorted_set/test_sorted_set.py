@@ -209,6 +209,17 @@ def test_a_script_returns_few_members_of_a_large_group(
     )
 
 
+def test_all_ranks_include_the_last_while_others_add_members(face: Face, small_pages: None) -> None:
+    each = face.kit.sorted_set("s", **PLAN)
+    scores = {f"m{n:03}": float(n) for n in range(400)}
+    face.run(each.zadd(scores))
+    read = Exchanges(face, each.deferred.zrange(0, -1))
+    read.until("structures/sorted_set/range")
+    face.run(each.zadd({f"a{n}": 500 for n in range(20)} | {f"b{n}": -1 for n in range(20)}))
+    read.end()
+    assert [name for name in read.result if name in scores] == list(scores)
+
+
 def test_a_member_that_moves_between_two_pages_is_popped_once(kit: ShardKit, lower: Any) -> None:
     lower(sorted_set_rows=20, sorted_set_parts=10)
     each = kit.sorted_set("s", **PLAN)
