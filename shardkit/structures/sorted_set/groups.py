@@ -136,24 +136,22 @@ class ScoredGroups(GrowingLayout):
             self._needs_all_parts.discard(group)
 
     def remove_range(self, low: str, high: str) -> Operation[int]:
-        """Remove the members with a score within a range; return how many. Cost: as `rebuild`."""
+        """Remove the members with a score within a range; return how many.
+
+        Cost: as `rebuild_beside`.
+        """
         replies = yield from self._to_groups(low, high)
         return sum(removed for [removed] in replies)
-
-    def rebuild(self) -> Operation[int]:
-        """Recount all members, rebuild tops and bottoms; return how many members there are.
-
-        Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
-        """
-        yield from self._to_groups()
-        return sum(self._counts)
 
     def part_keys(self) -> Iterator[str]:
         """See `FixedLayout.part_keys`: also tops and bottoms, which hold members again."""
         return chain(super().part_keys(), self._tops, self._bottoms)
 
     def rebuild_beside(self) -> Operation[None]:
-        """Rebuild tops and bottoms; see `rebuild`."""
+        """Recount all members, and rebuild tops and bottoms.
+
+        Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
+        """
         yield from self._to_groups()
 
     def check_beside(self, group: int, members: Pairs[Any]) -> Operation[Suspicions]:
@@ -262,20 +260,18 @@ class ScoredGroups(GrowingLayout):
     ) -> Operation[dict[int, tuple[list[Row], bool]]]:
         """Return about the first ``size`` members of groups, in order, and whether more follow."""
         args: dict[int, tuple[Argument, ...]] = {}
-        sizes: dict[int, int] = {}
         for group, wanted in ranges.items():
             share = _with_margin(size / ceil(self.parts[group] / PARTS_AT_ONCE))
-            sizes[group] = min(share, size, MOST_ROWS)
             after = (repr(wanted.after[0]), wanted.after[1]) if wanted.after else ()
             bounds = (wanted.by, int(wanted.desc), wanted.start, wanted.stop)
-            args[group] = (sizes[group], *bounds, *after)
+            args[group] = (min(share, size, MOST_ROWS), *bounds, *after)
         results: dict[int, tuple[list[Row], bool]] = {}
         for group, replies in (yield from self._from_parts(args, "sorted_set/range")).items():
             desc = ranges[group].desc
             pages = [sorted(scored_rows(flat), reverse=desc) for flat in replies]
             rows = sorted(chain(*pages), reverse=desc)
             # Beyond the last row of a script that left some out, rows are missing.
-            ends = [page[-1] for page in pages if len(page) >= sizes[group]]
+            ends = [page[-1] for page in pages if len(page) >= int(args[group][0])]
             if ends:
                 rows = rows[: rows.index(max(ends) if desc else min(ends)) + 1]
             results[group] = rows, bool(ends)

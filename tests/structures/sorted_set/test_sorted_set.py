@@ -288,8 +288,8 @@ def test_many_keys_take_several_exchanges(kit: ShardKit, lower: Any) -> None:
 def test_visits_spare_groups_of_other_parameters(kit: ShardKit, act: str) -> None:
     each = kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4)
     each.zadd(scored(100))
-    steps: Any = each.deferred.zremrangebyscore(0, 1) if act != "rebuild" else each.layout.rebuild()
-    visit = Exchanges(kit, steps)
+    args = (0, 1) if act == "zremrangebyscore" else ()
+    visit = Exchanges(kit, getattr(each.deferred, act)(*args))
     visit.until("structures/sorted_set/rebuild")
     assert kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4).delete()
     other = kit.sorted_set("s", component="one", part_size=32, parts=4, bound=4)
