@@ -31,13 +31,13 @@ test smoke exhaustive coverage random examples: export PYTHONDONTWRITEBYTECODE :
 exhaustive coverage random examples: export CASES := all
 
 test: setup  ## the tests, on real servers that they start themselves; some cases of those that take long
-	$(BIN)/python -m pytest -n 7
+	$(BIN)/python -m pytest -n 5
 
 smoke: setup  ## one test of each promise of docs/guarantees.md, in a minute: tests/smoke.txt lists them
 	$(BIN)/python -m pytest -q -n 2 @tests/smoke.txt
 
 exhaustive: setup  ## the tests, with all cases
-	$(BIN)/python -m pytest -n 7
+	$(BIN)/python -m pytest -n 5
 
 browser: setup  ## the chat page and the dashboard in Debian's chromium, in several sizes; pictures in build/browser
 	mkdir -p build/browser
@@ -48,12 +48,12 @@ INTERRUPTS = tests/network/links/test_link_hygiene.py::test_interrupts_leave_no_
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/pip install -q -e '.[bench]'  # plots have tests
-	$(BIN)/python -m pytest -n 7 --cov --cov-context=test \
+	$(BIN)/python -m pytest -n 5 --cov --cov-context=test \
 	  --cov-report=term-missing:skip-covered \
 	  --deselect $(INTERRUPTS)
 
 random: setup  ## the tests three times, each in another order
-	for n in 1 2 3; do $(BIN)/python -m pytest -n 7 --random-order || exit 1; done
+	for n in 1 2 3; do $(BIN)/python -m pytest -n 5 --random-order || exit 1; done
 
 examples: setup  ## the tests that make up examples, with a thousand where they name no number; EXAMPLES=100 for fewer
 	EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -n 4 -m hypothesis

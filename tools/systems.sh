@@ -64,7 +64,7 @@ for name in $systems; do
   demo=ok
   enter "$root" "cd /root/shardkit; $(block 1 | sed "s/^python3 /$python /")" > "$root.demo" 2>&1 || demo=failed
   started=$(date +%s)
-  enter "$root" "cd /root/shardkit; $(block 2 | sed "s/^python3 /$python /; s/-n 7/-n ${JOBS:-7}/")" > "$root.tests" 2>&1 || true
+  enter "$root" "cd /root/shardkit; $(block 2 | sed "s/^python3 /$python /; s/-n 5/-n ${JOBS:-5}/")" > "$root.tests" 2>&1 || true
   seconds=$(($(date +%s) - started))
   summary=$(tail -n 1 "$root.tests")
   failed=$(($(count failed) + $(count error)))
