@@ -245,7 +245,7 @@ class Closable(ConnectionState):
             self._end_call()
             self._blocking_for = None
         self.due = max(0, self.due - 1)
-        return self.usable(reply)
+        return self.usable(reply, *args, **kwargs)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
@@ -509,7 +509,7 @@ class AsyncClosable(ConnectionState):
             self._blocking_for = None
         if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
             self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
-        return self.usable(reply)
+        return self.usable(reply, *args, **kwargs)
 
 
 @asynccontextmanager

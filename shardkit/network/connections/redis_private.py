@@ -59,6 +59,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
+from shardkit.operations.reply_kinds import READING_ERRORS
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -149,7 +150,8 @@ class _Limited:
                 headers.feed(data, len(data))
             elif isinstance(reply, PushNotification):
                 self._pushed_at = self._pushed_at or time.monotonic()
-                reply = yield partial(self.handle_push_response, reply)
+                if reply and _is_name(reply[0]):
+                    reply = yield partial(self.handle_push_response, reply)
                 if push_request:
                     return reply
                 size = 0 if replies.may_block else size
@@ -158,6 +160,10 @@ class _Limited:
                 if isinstance(first, ConnectionError):
                     raise first
                 return reply
+
+
+def _is_name(kind: object) -> bool:
+    return isinstance(kind, bytes | str) and kind.isascii()
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -543,6 +549,9 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
                 return await learn(any_node)
             except (ConnectionError, RedisTimeoutError) as error:
                 failure = error
+            except READING_ERRORS as error:
+                text = f"the reply to COMMAND cannot be used ({type(error).__name__})"
+                failure = InvalidResponse(text)
         assert failure is not None
         raise failure
 

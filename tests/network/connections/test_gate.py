@@ -232,6 +232,23 @@ async def test_a_user_keeps_what_it_selects_until_the_release(
         mine.flushall()
 
 
+async def test_pushes_are_no_replies_to_who_has_asked_for_them(
+    kind: str, server: LocalServer
+) -> None:
+    async with opened(kind, described(server)) as face:
+        pool = (await of(face.kit.client("t", 3))).connection_pool
+        connection = await of(pool.get_connection())
+        for args in (("HELLO", 3), ("CLIENT", "TRACKING", "ON"), ("GET", "a")):
+            await of(connection.send_command(*args))
+            await of(connection.read_response())
+        commands = [("GET", "a"), ("SET", "a", 1), ("GET", "a"), ("STRLEN", "a")]
+        await of(connection.send_packed_command(connection.pack_commands(commands)))
+        replies = [await of(connection.read_response()) for _ in commands]
+        await of(pool.release(connection))
+    assert replies == [None, b"OK", b"1", 1]
+    ask(server, "flushall")
+
+
 async def test_a_finished_transaction_leaves_its_connection_open(
     kind: str, server: LocalServer
 ) -> None:
