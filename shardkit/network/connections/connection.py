@@ -419,6 +419,11 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.ends
 
+    def _require_loop(self) -> None:
+        """Refuse another event loop than that of the pool that lent it."""
+        if (home := self.home()) is not None:
+            home.require_loop()
+
     def shut_down(self) -> None:
         """Break the connection under its user."""
         if (transport := transport_of(self)) is not None:
@@ -428,6 +433,8 @@ class AsyncClosable(ConnectionState):
         """Close the connection; drop unwritten data, whose sender has got an error."""
         if self.released:
             return
+        if not self.closed:
+            self._require_loop()
         self.tell_closed()
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
@@ -460,6 +467,7 @@ class AsyncClosable(ConnectionState):
         command has just been written, and a BLPOP would continue.
         """
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
+        self._require_loop()
         if self.connecting:
             await asyncio.sleep(0)  # read what has come: a refusal, before the server closes it
             if unread(self).startswith((b"-ERR max number of clients", b"-DENIED")):
@@ -481,6 +489,7 @@ class AsyncClosable(ConnectionState):
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
             self._note_blocking()
+        self._require_loop()
         read, blocks = super().read_response, self._blocking_for
         reply = self._at_hand(*args, **kwargs)
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout

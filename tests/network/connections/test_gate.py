@@ -331,13 +331,37 @@ async def test_a_server_with_too_many_clients_says_so(
                 admin.config_set("maxclients", most)
 
 
-async def test_a_client_refuses_another_event_loop(server: LocalServer) -> None:
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_client_and_what_it_makes_refuse_another_event_loop(
+    private: bool, server: LocalServer
+) -> None:
     async with opened("awaiting", described(server)) as face:
-        third = await of(face.kit.client("t", 3))
+        third = await of(face.kit.client("t", 3, private=private))
         await third.set("k", 1)
-        with pytest.raises(ClosedError, match=r"^this client belongs to another event loop; "):
-            await asyncio.to_thread(lambda: asyncio.run(third.get("k")))
+        pool = third.connection_pool
+        connection, watching, subscriber = (
+            await pool.get_connection(),
+            third.pipeline(),
+            third.pubsub(),
+        )
+        await watching.watch("k")
+        await subscriber.subscribe("news")
+        piped = third.pipeline(transaction=False).get("k")
+        calls: list[Callable[[], Any]] = [
+            *(lambda: third.get("k"), piped.execute, pool.get_connection, pool.disconnect),
+            *(lambda: connection.send_command("GET", "k"), connection.disconnect),
+            *(lambda: watching.get("k"), watching.reset, lambda: subscriber.subscribe("more")),
+            *(lambda: subscriber.get_message(timeout=1), subscriber.aclose),
+        ]
+        for call in calls:
+            with pytest.raises(ClosedError, match=r"^this client belongs to another event loop; "):
+                await asyncio.to_thread(lambda call=call: asyncio.run(of(call())))
         assert await third.get("k") == b"1"
+        await connection.send_command("GET", "k")
+        assert await connection.read_response() == b"1"
+        await pool.release(connection)
+        await watching.unwatch()
+        await subscriber.aclose()
     ask(server, "flushall")
 
 
