@@ -585,17 +585,6 @@ class _Common:
 
     # ---- what redis-py's code and other libraries call
 
-    def get_encoder(self) -> Any:
-        given = self.connection_kwargs
-        return given.get("encoder_class", Encoder)(
-            encoding=given.get("encoding", "utf-8"),
-            encoding_errors=given.get("encoding_errors", "strict"),
-            decode_responses=given.get("decode_responses", False),
-        )
-
-    def get_protocol(self) -> Any:
-        return self.connection_kwargs.get("protocol")
-
     def set_retry(self, retry: Any) -> None:
         self.separate()
         self.connection_kwargs["retry"] = retry
@@ -711,14 +700,6 @@ class Pool(_Common, redis.ConnectionPool):
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._or_dropped(connection, connection.connect))
 
-    def close(self) -> None:
-        """Close all connections; the next use opens others."""
-        self.disconnect()
-
-    def owns_connection(self, connection: Any) -> int:
-        """Whether a connection is this process's."""
-        return bool(connection.pid == os.getpid())
-
     def disconnect_free_connections(self, *args: Any, **kwargs: Any) -> None:
         """Close idle connections."""
         self.drop_idle()
@@ -736,6 +717,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connections: AsyncConnections
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
+    encoder_class = Encoder
     run = staticmethod(arun_steps)
 
     def _take_usable(self, connection: Any = None) -> Any:
