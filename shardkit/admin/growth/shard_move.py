@@ -875,8 +875,6 @@ class ShardMover(Mover):
         if wanted == "kept":
             return
         back = reversed_move(move)
-        self._lease.release()
-        self._progress(f"keeping {move.source} up to date")
 
         def mark(emptied: bool, *commands: Arguments) -> None:
             """Have the fences tell whether the sources lack keys."""
@@ -888,6 +886,8 @@ class ShardMover(Mover):
             gate.write_under(self._old, before, writes)
 
         with taking_part(config, Change(kind="keep", name=move.name, within=move.id)):
+            self._lease.release()
+            self._progress(f"keeping {move.source} up to date")
             while True:
                 with ExitStack() as attempt:
                     refill = captures is None

@@ -263,7 +263,7 @@ def test_old_databases_are_kept_up_to_date_after_an_offline_copy(fleet: Fleet, f
     with ThreadPoolExecutor(1) as threads:
         move = ["users:1"], fleet.name(1)
         keeper = threads.submit(call, face, "start_move", fleet.config, *move, **options)
-        assert eventually(lambda: [each.phase for each in moves(fleet.config)] == ["kept"], 60)
+        assert eventually(fleet.is_kept, 60)
         with shardkit.connect(fleet.url) as kit:
             users = kit.key_sharded("users")
             users.mset({f"k{n}": n + 1 for n in range(50)})
