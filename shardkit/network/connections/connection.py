@@ -155,15 +155,10 @@ class Closable(ConnectionState):
         one. With ``more``, further replies follow. After redis-py's ConnectionError or
         TimeoutError, the connection is closed. Cost: one exchange.
         """
-        replies: list[Any] = []
         with within(deadline or current.get()):
             if data:
                 self.send_packed_command(PackedCommands((data,)))
-            while len(replies) < count:
-                try:
-                    replies.append(self.read_response(disable_decoding=raw))
-                except ResponseError as error:
-                    replies.append(error)
+            replies = run_steps(self.replies(count, raw))
         return replies, any(isinstance(reply, Exception | list) for reply in replies)
 
     def is_reusable(self) -> bool:

@@ -150,7 +150,8 @@ class _Limited:
                 headers.feed(data, len(data))
             elif isinstance(reply, PushNotification):
                 self._pushed_at = self._pushed_at or time.monotonic()
-                if reply and _is_name(reply[0]):
+                name = reply[0] if reply else None
+                if isinstance(name, bytes | str) and name.isascii():
                     reply = yield partial(self.handle_push_response, reply)
                 if push_request:
                     return reply
@@ -160,10 +161,6 @@ class _Limited:
                 if isinstance(first, ConnectionError):
                     raise first
                 return reply
-
-
-def _is_name(kind: object) -> bool:
-    return isinstance(kind, bytes | str) and kind.isascii()
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
