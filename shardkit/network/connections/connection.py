@@ -612,7 +612,11 @@ class AsyncTcpConnection(_ToAnyAddress, _AsyncReplies, aioredis.Connection):
 
 
 class AsyncTlsConnection(_ToAnyAddress, _AsyncReplies, aioredis.SSLConnection):
-    """The awaiting TLS connection."""
+    """The awaiting TLS connection, which reads its certificates whenever it connects."""
+
+    async def _connect(self) -> None:
+        self.ssl_context.context = None  # redis-py's, with certificates that may have expired
+        await super()._connect()
 
 
 class AsyncUnixConnection(_AsyncReplies, aioredis.UnixDomainSocketConnection):
