@@ -206,9 +206,7 @@ class ShardMap:
     def __post_init__(self) -> None:
         named: Any = self.components
         if not isinstance(named, Mapping) or {*map(type, named.values())} - {Component}:
-            raise ConfigError(
-                "ShardMap takes components, no descriptions", "pass YAML text to ShardMap.parse"
-            )
+            raise ConfigError("ShardMap takes components", "pass YAML text to ShardMap.parse")
 
     @classmethod
     @checked

@@ -62,7 +62,7 @@ def test_parse_says_that_it_takes_text(text: Any, what: str) -> None:
 
 @pytest.mark.parametrize("odd", [{"c": {"entry": {}}}, {"c": None}, None, []])
 def test_a_map_is_made_of_components(odd: Any) -> None:
-    with pytest.raises(ConfigError, match=r"takes components.*; pass YAML text to ShardMap\.parse"):
+    with pytest.raises(ConfigError, match=r"takes components; pass YAML text to ShardMap\.parse"):
         ShardMap(odd)
 
 

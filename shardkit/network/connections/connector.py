@@ -16,12 +16,7 @@ import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
-from redis.exceptions import (
-    ConnectionError,
-    RedisClusterException,
-    SlotNotCoveredError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, RedisClusterException, TimeoutError
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
@@ -156,7 +151,7 @@ def _finding_nodes(kind: Any) -> Any:
             try:
                 return await super().execute_command(*args, **kwargs)
             except KeyError as error:
-                raise SlotNotCoveredError(f"no node has slot {error} of {args[1]!r}") from None
+                raise RedisClusterException(f"no node has slot {error} of {args[1]!r}") from None
 
         async def ssubscribe(self, *args: Any, **kwargs: Any) -> None:
             await self.cluster.initialize()
