@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -74,6 +75,17 @@ for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Have the collector of garbage leave out modules and tests: they take it most of a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -88,7 +100,8 @@ def pytest_make_collect_report(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out cases of long tests, always the same, unless all or a single one are asked for.
 
-    ``@pytest.mark.long(8)`` keeps eight. Timeouts that tests name are scaled by PATIENCE.
+    ``@pytest.mark.long(8)`` keeps eight, ``one_server`` those of one kind of server. Timeouts that
+    tests name are scaled by PATIENCE.
     """
     for item in items:
         if named := item.get_closest_marker("timeout"):
@@ -104,6 +117,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for of_one in cases.values():
         [kept] = of_one[0].get_closest_marker("long").args  # type: ignore[union-attr]
         left_out.update(sorted(of_one, key=lambda item: crc32(item.nodeid.encode()))[kept:])
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.get_closest_marker("one_server") and params.get("any_server") in [*BINARIES][1:]:
+            left_out.add(item)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
     items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
@@ -113,6 +130,7 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Deal modules to xdist's workers, each of which begins with an equal part of the list.
 
     So some tests compute while others wait for servers and processes, which none does in the end.
+    Modules with time limits of their own come first: no long test is left when others have ended.
     """
     if workers == 1:
         return items
@@ -120,8 +138,9 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     for item in items:
         modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    def turn(module: str) -> float:
-        return crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
+    def turn(module: str) -> tuple[bool, float]:
+        is_long = any(item.get_closest_marker("timeout") for item in modules[module])
+        return not is_long, crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
 
     parts: list[list[str]] = [[] for _ in range(workers)]
     for module in sorted(modules, key=lambda module: (not module.startswith(WAITING), module)):
@@ -142,6 +161,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Have the lines that a test's own processes run counted as run by the test."""
+    if gc.get_freeze_count() < 50_000:  # a simulation has unfrozen them
+        gc.collect()
+        gc.freeze()
     if measured := os.environ.get("COVERAGE_PROCESS_CONFIG"):
         config = json.loads(base64.b64decode(measured)) | {"context": f"{item.nodeid}|run"}
         measured = base64.b64encode(json.dumps(config).encode()).decode()

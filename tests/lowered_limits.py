@@ -101,6 +101,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "social_at_once": ("social.repair.AT_ONCE",),
     "sorted_set_keys": ("structures.sorted_set.groups.KEYS_PER_EXCHANGE",),
     "sorted_set_first_page": ("structures.sorted_set.groups.FIRST_PAGE",),
+    "sorted_set_parts": ("structures.sorted_set.groups.PARTS_AT_ONCE",),
+    "sorted_set_rows": ("structures.sorted_set.groups.MOST_ROWS",),
     "sorted_set_page": ("structures.sorted_set.groups.LARGEST_PAGE",),
     "statistics_contexts": ("metrics.statistics._MOST_CONTEXTS",),
     "statistics_values": ("metrics.statistics._SUMMED_AT",),

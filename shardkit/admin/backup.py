@@ -55,7 +55,7 @@ from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
-from shardkit.operations.arguments import Seconds, check_seconds
+from shardkit.operations.arguments import Seconds, check_seconds, shown
 from shardkit.operations.operation import pages
 from shardkit.operations.server_errors import behind_watch, failed_command, meaning, server_in
 
@@ -199,9 +199,13 @@ def backup(
     timeout = check_seconds("backup", "timeout", timeout, 0.001)
     components = list(components)
     target = Path(directory)
-    if target.exists() and any(target.iterdir()):
-        raise ConfigError(f"{target} is not empty", "name a new directory")
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(target.iterdir()):
+            raise ConfigError(f"{target} is not empty", "name a new directory")
+    except OSError as error:
+        problem = f"{shown(str(target))} cannot be written: {error.strerror}"
+        raise ConfigError(problem, "name a new directory") from None
     try:
         with working_on(config, "backup", target.name, components):
             for attempt in range(_ATTEMPTS):
@@ -214,7 +218,7 @@ def backup(
                     with suppress(MissingEntryError):
                         known = read_components(config)
                         components = [known.get(old.name, old) for old in components]
-                    _require_data(config, components, timeout)
+                    _require_data(config, components)
                 with ExitStack() as stack:
                     feeds = _feeds(stack, components, target, timeout)
                     if attempt:
@@ -265,10 +269,10 @@ def _state(config: redis.Redis | None) -> tuple[object, str]:
     return (epoch, [(change.id, change.phase) for change in changes]), next(iter(at_work), "")
 
 
-def _require_data(config: redis.Redis, components: Iterable[Component], timeout: float) -> None:
+def _require_data(config: redis.Redis, components: Iterable[Component]) -> None:
     """Refuse a database that a move or split has left, to which old entries lead."""
     entries = {pair: pair[1] for pair in entries_of(components)}
-    fences = query_entries(entries, lambda at, client: client.get(FENCE_KEY), timeout)
+    fences = query_entries(entries, lambda at, client: client.get(FENCE_KEY))
     ids = {change.id for change in open_changes(config)}
     for (where, entry), fence in fences.items():
         if isinstance(fence, bytes) and move_of(fence) not in ids:

@@ -25,6 +25,7 @@ from typing import Any
 
 import redis
 from redis.exceptions import RedisError, WatchError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component
@@ -34,7 +35,7 @@ from shardkit.kit.config_client import config_client
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.network.survey import reason, server_of
-from shardkit.operations.arguments import parse_json
+from shardkit.operations.arguments import accepts, annotations_of, parse_json
 from shardkit.operations.server_errors import behind_watch, meaning, server_in
 
 CHANGES_KEY = "config:changes"
@@ -104,15 +105,18 @@ class Change:
 
     def is_open(self, now: float) -> bool:
         """Whether it is not over, by the config server's clock."""
-        return not self.ended and (not self.until or now < self.until)
+        # If that clock was set back, a process that is alive corrects the end.
+        return not self.ended and (not self.until or now < self.until <= now + 2 * LEASE)
 
     def touches(self, other: Change) -> bool:
         """Whether both have a database in common."""
-        mine, its = ([database.rsplit("/", 1) for database in of.databases] for of in (self, other))
+        mine, its = (
+            [database.rpartition("/") for database in of.databases] for of in (self, other)
+        )
         return any(
             "*" in (server, theirs) or (server == theirs and (number == n or "*" in (number, n)))
-            for server, number in mine
-            for theirs, n in its
+            for server, _, number in mine
+            for theirs, _, n in its
         )
 
 
@@ -128,12 +132,13 @@ def read_changes(config: redis.Redis) -> list[Change]:
 
 
 def _read(stored: Any) -> list[Change]:
-    records = []
+    records, kinds = [], annotations_of(Change)
     for text in stored.values():
         with suppress(ValueError, TypeError, AttributeError):
             known = parse_json(text)
-            common = {name: known[name] for name in Change.__dataclass_fields__ if name in known}
-            records.append(Change(**common))
+            common = {name: value for name, value in known.items() if name in kinds}
+            if all(accepts(kinds[name], value) for name, value in common.items()):
+                records.append(Change(**common))
     return sorted(records, key=lambda change: change.started)
 
 
@@ -153,14 +158,23 @@ def begin(
 
     Raises:
         GrowthError: there is such a change; the error names it, its age, its owner and the remedy.
-            Or the change that this is a step of is no longer open.
+            Or a record cannot be read. Or the change that this is a step of is no longer open.
     """
     while True:
         with config.pipeline() as pipe, suppress(WatchError):
             pipe.watch(CHANGES_KEY)  # type: ignore[no-untyped-call]
             watch(pipe)
             now = now_of(pipe)
-            known = _read(pipe.hgetall(CHANGES_KEY))
+            stored: Any = pipe.hgetall(CHANGES_KEY)
+            known = _read(stored)
+            damaged = [field for field, text in stored.items() if not _read({field: text})]
+            if damaged and not change.started and "move" in APART.get(change.kind, ()):
+                where = f"{CHANGES_KEY} {str_if_bytes(damaged[0])}"
+                raise GrowthError(
+                    f"{change.name}: {where} cannot be read, so it may be a move that uses the "
+                    "same databases: nothing has changed",
+                    f"check it. If nothing is being moved, delete it: HDEL {where}",
+                )
             # A record that has ended is not renewed if another change has begun since.
             ends = [record.until for record in known if record.id == change.id and record.until]
             lapsed = min(ends, default=math.inf)

@@ -245,18 +245,27 @@ class LockState(NamedTuple):
     holder: Holder
 
 
-def lock_states(kit: ShardKit, component: Component) -> list[LockState]:
+def lock_states(
+    kit: ShardKit, component: Component, failures: dict[str, Exception] | None = None
+) -> list[LockState]:
     """Return the holders and waiters of a component's locks, by kind and name.
+
+    With ``failures``, shards that fail are added to it, with the error, instead of raising that.
 
     Cost: a SCAN of the component's databases, 1,000 keys at a time, and an exchange for each lock.
     """
     named: set[tuple[str, str]] = set()
     for shard, _ in component.entries():
         client: Any = kit.client(component.name, shard.number)
-        for key in client.scan_iter(match="*:{*}:*", count=1000):
-            match = _KEY.fullmatch(key.encode() if isinstance(key, str) else key)
-            if match and match[1].decode() in KINDS:
-                named.add((match[1].decode(), match[2].decode(errors="replace")))
+        try:
+            for key in client.scan_iter(match="*:{*}:*", count=1000):
+                match = _KEY.fullmatch(key.encode() if isinstance(key, str) else key)
+                if match and match[1].decode() in KINDS:
+                    named.add((match[1].decode(), match[2].decode(errors="replace")))
+        except ServerErrors as error:
+            if failures is None:
+                raise
+            failures[str(shard)] = error
     states: list[LockState] = []
     for kind, name in sorted(named):
         lock = kit.lock(name, component=component.name, kind=kind).inspect()

@@ -38,7 +38,7 @@ from shardkit.admin.servers import (
     sentinels_of,
     servers_of_service,
 )
-from shardkit.config.entry import Entry, load_json
+from shardkit.config.entry import Entry, load_json, replacing
 from shardkit.config.fields import is_text
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
@@ -47,7 +47,6 @@ from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
-from shardkit.network.topology.saved import replacing
 from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.server_errors import meaning
 

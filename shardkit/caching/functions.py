@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from operator import attrgetter
+from keyword import iskeyword
 from string import Formatter
 from typing import (
     Any,
@@ -127,13 +126,13 @@ class Caching:
     """What ``kit.cached(…)`` returns: decorates functions, and invalidates their tags.
 
     Args:
-        opened: returns the kit, when a function is first called.
+        opened: returns the kit of a call, from its arguments.
         component, **options: see `shardkit.ShardKit.cached`.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Any],
+        opened: Callable[[tuple[Any, ...], dict[str, Any]], Any],
         component: str,
         *,
         ttl: Seconds,
@@ -196,7 +195,7 @@ class Caching:
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        return self.values(self.opened(), None)[0].remove_tags(_tag_keys(tags))
+        return self.values(self.opened((), {}), None)[0].remove_tags(_tag_keys(tags))
 
     def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any]:
         """Return the values on a face of a kit, and what renews leases."""
@@ -231,13 +230,14 @@ class _Function:
         made = partial(_KeyTemplate, self.owner, self.signature)
         self.key = made("key", options.key, VALUES)
         self.tags = [made("tags", tag, TAGS) for tag in options.tags]
+        self.key.make.__qualname__ = _name(function)  # in errors
         self._by_name = {_path(kind): kind for kind in options.exceptions}
         # A kit, its near copies, and what `Caching.values` returns for it.
         self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
 
-    def values(self) -> tuple[Any, Any]:
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
-        kit = self.options.opened()
+        kit = self.options.opened(args, kwargs)
         used = self._used
         if used[0] is not kit:
             values, renewals = self.options.values(kit, self.awaits)
@@ -247,9 +247,8 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        self.signature.bind(*args, **kwargs)  # raises even for a hit
-        values, renewals = self.values()
-        tags = [tag(args, kwargs) for tag in self.tags]
+        values, renewals = self.values(args, kwargs)
+        tags = [tag.make(*args, **kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
         note = near and near.note(key, map(key_bytes, (key, *tags)))
         compute = partial(self.function, *args, **kwargs)
@@ -332,62 +331,66 @@ class _Function:
 
     def wrapped(self) -> Any:
         def key(*args: Any, **kwargs: Any) -> str:
-            self.signature.bind_partial(*args, **kwargs)  # raises
-            return self.key(args, kwargs)
+            bound = self.signature.bind_partial(*args, **kwargs)  # raises
+            bound.apply_defaults()
+            for name in self.key.unused:
+                bound.arguments.setdefault(name, None)
+            return self.key.make(*bound.args, **bound.kwargs)
+
+        def invalidate(*args: Any, **kwargs: Any) -> Any:
+            values, _ = self.values(args, kwargs)
+            if "kit" not in self.signature.parameters:
+                kwargs.pop("kit", None)
+            return values.remove([key(*args, **kwargs)])
+
+        def invalidate_tag(*tags: str, kit: Any = None) -> Any:
+            return self.values((kit,), {})[0].remove_tags(_tag_keys(tags))
 
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh, call.key = self.caller(anew=True), key
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
-        call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
+        call.invalidate, call.invalidate_tag = invalidate, invalidate_tag
         return call
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        make_key, max_age, opened = self.key, self.options.max_age, self.options.opened
+        make_key, max_age, opened = self.key.make, self.options.max_age, self.options.opened
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            key = make_key(args, kwargs)
+            key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
-            if copy is not None and copy.usable(max_age) and used[0] is opened():
+            if copy is not None and copy.usable(max_age) and used[0] is opened(args, kwargs):
                 return copy.value
             return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            key = make_key(args, kwargs)
+            key = make_key(*args, **kwargs)
             used = self._used
             copy = None if anew else used[1].get(key)
-            if copy is not None and copy.usable(max_age) and used[0] is opened():
+            if copy is not None and copy.usable(max_age) and used[0] is opened(args, kwargs):
                 return copy.value
             return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         return acall if self.awaits else call
 
 
-class _Bound(partial[Any]):
-    """A cached function with its first argument; what it can do is bound like itself."""
+class _CachedMethod(partial[Any]):
+    """A cached function in a class; bound, it has its first argument, and so has what it can do."""
+
+    kind: type = staticmethod
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        first = owner if self.kind is classmethod else instance
+        if first is None or self.kind is staticmethod:
+            return self if self.args else self.func
+        return _CachedMethod(self.func, first)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.func, name)
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
         return partial(attribute, *self.args) if takes else attribute
 
-    def __reduce__(self) -> Any:
-        return getattr, (*self.args, self.__name__)  # as a method
-
-
-class _CachedMethod(_Bound):
-    """A cached function in a class, of a kind of methods."""
-
-    kind: type
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        first = owner if self.kind is classmethod else instance
-        if first is None or self.kind is staticmethod:
-            return self.func
-        return _Bound(self.func, first)
-
-    def __reduce__(self) -> str:
-        return str(self.__qualname__)
+    def __reduce__(self) -> Any:  # by name, as methods are
+        return (getattr, (*self.args, self.__name__)) if self.args else self.__qualname__
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -409,77 +412,69 @@ def _tag_keys(tags: Iterable[str]) -> list[str]:
 
 
 class _KeyTemplate:
-    """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``."""
+    """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``.
+
+    Attributes:
+        make: a function with the parameters of the decorated one, so that Python itself refuses
+            other arguments; returns the key.
+        unused: the parameters that the key does not have.
+    """
 
     def __init__(
         self, owner: str, signature: inspect.Signature, field: str, text: str, prefix: str
     ) -> None:
-        self._signature = signature
         # In a key: 1:2 and 3 make no other key than 1 and 2:3. A tag is named by its whole text.
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
-        parameters = [p for p in signature.parameters.values() if p.kind not in _SEVERAL]
-        names = [parameter.name for parameter in parameters]
-        self._parts: list[Any] = []
-        literal = prefix
+        names = [p.name for p in signature.parameters.values() if p.kind not in _SEVERAL]
         try:
             pieces = list(Formatter().parse(text))
             key_bytes(text)
         except (ValueError, TypeError, InvalidKeyError) as error:
             raise self._refused(f"is no template: {error}", 'write it like "user:{id}"') from None
+        as_text = "_".join(("_text", *names))  # no parameter has this name
+        parts, used = [repr(prefix)], set()
         for before, name, form, conversion in pieces:
-            literal += _quoted(before)
+            parts.append(repr(_quoted(before)))
             if name is None:
                 continue
             first, *path = name.split(".")
-            if first not in names or not all(map(str.isidentifier, path)):
+            if first not in names or not all(p.isidentifier() and not iskeyword(p) for p in path):
                 known = ", ".join(names) or "none"
                 raise self._refused(f"names {name!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            parameter = parameters[names.index(first)]
-            by_name = parameter.kind is parameter.KEYWORD_ONLY
-            at = sys.maxsize if by_name else names.index(first)
-            attribute = path and attrgetter(".".join(path))
-            self._parts.append((literal, at, first, parameter.default, attribute))
-            literal = ""
-        if field == "key" and signature.parameters and not self._parts:
+            used.add(first)
+            parts.append(f"{as_text}({name})")
+        if field == "key" and signature.parameters and not used:
             raise self._refused("names no argument", 'write it like "user:{id}"')
-        self._end = literal + "}"
-        only: Any = self._parts[0] if len(self._parts) == 1 else ("", -1, None, None, None)
-        self._single = only[0] if only[1] == 0 and not only[4] else None
+        self.unused = {*names} - used
+        own = []
+        for number, p in enumerate(signature.parameters.values()):
+            default = p.default if p.default is p.empty else number
+            own.append(p.replace(annotation=p.empty, default=default))
+        source = f"lambda {str(inspect.Signature(own))[1:-1]}: {' + '.join(parts)} + '}}'"
+        make = eval(source, {as_text: self._text})
+        values = [p.default for p in signature.parameters.values()]
+        make.__defaults__ = tuple(values[n] for n in make.__defaults__ or ())
+        make.__kwdefaults__ = {k: values[n] for k, n in (make.__kwdefaults__ or {}).items()}
+        self.make: Callable[..., str] = make
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.owner} {what}", remedy)
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        if self._single is not None and len(args) == 1 and type(args[0]) is int:
-            try:  # the commonest, in half the time
-                return f"{self._single}{args[0]}{self._end}"
-            except ValueError:  # more than 4,300 digits
-                self._text(args[0])  # raises
-        key = ""
-        for literal, at, name, default, attribute in self._parts:
-            value = args[at] if at < len(args) else kwargs.get(name, default)
-            if value is inspect.Parameter.empty:
-                self._signature.bind(*args, **kwargs)  # raises
-            if attribute:
-                value = attribute(value)
-            if type(value) is not int or value.bit_length() > 64:
-                value = self._text(value)
-            key += f"{literal}{value}"
-        return key + self._end
-
     def _text(self, value: Any) -> str:
-        if type(value) is str:
-            return value if value.isalnum() else _quoted(value, self._separator)
         if value is None:
             return "%" if self._separator else "None"
         if isinstance(value, bytes):
             return quote_from_bytes(value, "")
         if isinstance(value, _SCALARS):
-            with suppress(ValueError):  # more than 4,300 digits
-                return _quoted(str(value), self._separator)
+            try:
+                text = str(value)
+            except ValueError:  # more than 4,300 digits
+                pass
+            else:
+                return text if text.isalnum() else _quoted(text, self._separator)
         raise self._refused(
             f"would contain {shown(value)}",
             "name a text, a number, or an attribute that is one: {user.id}",

@@ -353,9 +353,7 @@ def near_copies(
             raise InvalidArgumentError(
                 f"{owner}: prefix {first!r} is the beginning of {second!r}", "give the shorter one"
             )
-    near: NearCopies | None = kit.near_copies.get((component, wanted))
-    if near is None:
-        made = NearCopies(kit.plane.link(), component, wanted)
-        near = kit.near_copies.setdefault((component, wanted), made)
+    made = NearCopies(kit.plane.link(), component, wanted)
+    near: NearCopies = kit.near_copies.setdefault((component, wanted), made)
     near.most, near.max_age = max(near.most, size), min(near.max_age, max_age)
     return near

@@ -13,9 +13,8 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
-from itertools import repeat
 from math import inf
 from typing import Any
 
@@ -25,7 +24,6 @@ from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
 from shardkit.operations.commands import (
-    Columns,
     Command,
     CommandList,
     Replies,
@@ -68,19 +66,14 @@ class NearLink:
                         written.forget(keys_in(request))
         usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
         out, misses, raw = Replies([None] * len(batch)), [], self._raw
-        nears: Iterable[NearCopies | None]
-        if isinstance(batch, Columns):  # it makes each command when asked
-            rows, nears = batch.rows, repeat(usable.get(_component(batch.to)))
-        else:
-            rows = [item.args for item in batch]
-            nears = [usable.get(_component(item.to)) for item in batch]
-        for position, row, near in zip(range(len(batch)), rows, nears, strict=False):
-            copy = near and near.copies.get(name_of(raw, row))
+        for position, command in enumerate(batch):
+            near = usable.get(_component(command.to))
+            copy = near and near.copies.get(name_of(raw, command.args))
             if near and copy and copy.usable(near.max_age):
                 value = copy.value
                 out[position] = value if type(value) is bytes else own(value)
             else:
-                misses.append((position, batch[position], near))
+                misses.append((position, command, near))
         if misses:
             replies = yield from self._read(misses, coalesced(batch))
             for (position, *_), reply in zip(misses, replies, strict=False):

@@ -16,9 +16,12 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Hashable, Mapping
+import tempfile
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import BufferedReader
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from shardkit import log_records
 from shardkit.config.fields import (
@@ -80,19 +83,51 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
 def write_private(path: str | os.PathLike[str], text: str) -> None:
     """Write a file that only this user, or the owner for whom root writes, can read.
 
-    Raises OSError, also for a file of another user and for one that has a second name.
+    A write that fails leaves what there was. Raises OSError, also for a file of another user and
+    for one that has a second name.
     """
-    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | waits, 0o600)
-    os.set_blocking(descriptor, True)
-    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode):  # never /dev/null
+    with naming(path):
+        if os.path.exists(path):
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):  # such as /dev/null, which stays
+                waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
+                descriptor = os.open(path, os.O_WRONLY | waits)
+                os.set_blocking(descriptor, True)
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                return
             if status.st_nlink != 1 or os.geteuid() not in (0, status.st_uid):
                 raise OSError(errno.EPERM, "it is another user's, or has a second name", str(path))
-            os.fchmod(descriptor, 0o600)  # the file may have existed before
-            file.truncate(0)
-        file.write(text)
+        with replacing(Path(path), keeps=True) as written:
+            os.fchmod(written.fileno(), 0o600)
+            written.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path, *, keeps: bool = False) -> Iterator[BinaryIO]:
+    """Give a file that replaces another at the end, at once; only this user can read it.
+
+    With ``keeps`` it has that one's owner, group and mode. Raises OSError.
+    """
+    path = Path(os.path.realpath(path)) if keeps else path.absolute()  # a link stays one
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            if keeps and path.exists():
+                before, new = path.stat(), os.fstat(number)
+                if not stat.S_ISREG(before.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+                if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+                    os.fchown(number, before.st_uid, before.st_gid)
+                os.fchmod(number, before.st_mode & 0o777)
+            yield file
+            file.flush()
+            os.fsync(number)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 logger = logging.getLogger("shardkit.config")

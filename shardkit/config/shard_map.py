@@ -203,6 +203,11 @@ class ShardMap:
     source: str = "shard map"
     epoch: int | None = None
 
+    def __post_init__(self) -> None:
+        named: Any = self.components
+        if not isinstance(named, Mapping) or {*map(type, named.values())} - {Component}:
+            raise ConfigError("ShardMap takes components", "pass YAML text to ShardMap.parse")
+
     @classmethod
     @checked
     def load(cls, path: str | Path) -> ShardMap:

@@ -46,7 +46,15 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.arguments import Seconds, parse_json, shown
-from shardkit.operations.commands import Argument, Command, Locate, Partial, Pause, raise_failures
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Locate,
+    Partial,
+    Pause,
+    Transaction,
+    raise_failures,
+)
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Cursor,
@@ -248,7 +256,12 @@ class Transfers(Structure[Face]):
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:
         """Return accounts, each as of one moment. Cost: one exchange with each server."""
-        replies = yield [self._account_call("account_read", name) for name in accounts]
+        for name in accounts:
+            check_tag(self.name, "account", name)
+        at, keys = self.component, map(self._key, accounts)
+        both = ((key, f"{key}:flight") for key in keys)
+        reads = (tuple(Command(at, key, ("HGETALL", key)) for key in pair) for pair in both)
+        replies = yield [Transaction(at, pair[0].key, pair) for pair in reads]
         return [self._account(name, reply) for name, reply in zip(accounts, replies, strict=True)]
 
     @operation

@@ -186,9 +186,10 @@ class FleetWatch:
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_SAMPLES)
         self._closed, self._changed = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._start(self._repeat, self._read_entries, _ENTRIES, self._closed)
         self._start(self._repeat, self.check, _CHECK, self._changed)
         self._start(self._repeat, self._summarize, interval, self._closed)
+        # The last one, as it starts others: `close` ends all of them.
+        self._start(self._repeat, self._read_entries, _ENTRIES, self._closed)
 
     def close(self) -> None:
         """Stop watching."""

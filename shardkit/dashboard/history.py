@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shardkit.config.entry import read_regular
-from shardkit.network.topology.saved import replacing
+from shardkit.config.entry import read_regular, replacing
 
 STEP = 300.0  # seconds between two points
 _DAY = 86_400

@@ -20,7 +20,7 @@ from typing import Final
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.readers import City
-from shardkit.operations.arguments import parse_json, shown
+from shardkit.operations.arguments import checked, parse_json, shown
 from shardkit.operations.commands import Argument
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -61,6 +61,7 @@ class LogTally:
         skipped: the number of lines without a valid address or day.
     """
 
+    @checked
     def __init__(self, cities: LocalCities) -> None:
         self.counts: dict[str, dict[City, int]] = {}
         self.unknown = 0

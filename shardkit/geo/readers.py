@@ -25,11 +25,18 @@ from itertools import chain
 from operator import itemgetter
 from os import PathLike, fspath
 from socket import AF_INET, AF_INET6, inet_pton
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 from shardkit.config.entry import open_regular
 from shardkit.errors import InvalidArgumentError, StructureError, counted, extra
-from shardkit.operations.arguments import parse_json, shown
+from shardkit.operations.arguments import (
+    accepts,
+    check_integer,
+    checked_function,
+    is_text,
+    parse_json,
+    shown,
+)
 from shardkit.operations.operation import pages
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
@@ -182,6 +189,7 @@ Item: TypeAlias = City | IpRange | SkippedLine
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"
 CsvColumn: TypeAlias = int | str
 
+MOST_COLUMNS: Final = 100_000
 LONGEST_LINE: Final = 2**20  # bytes; limits the memory for a file without line breaks
 _BLANKS: Final = " \t"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -195,6 +203,14 @@ class Lines:
     """
 
     def __init__(self, file: File, encoding: str) -> None:
+        if not isinstance(file, str | PathLike) and not accepts(Iterable, file):
+            raise InvalidArgumentError(f"file={shown(file)}", "give a path, an open file or lines")
+        try:
+            b"\0\0\0\0".decode(encoding, "surrogateescape")
+        except (LookupError, TypeError, ValueError):
+            raise InvalidArgumentError(
+                f"encoding={shown(encoding)}", "give one of Python's text encodings"
+            ) from None
         self._file = file
         self._encoding = encoding
         named = file if isinstance(file, str | PathLike) else getattr(file, "name", "")
@@ -215,6 +231,10 @@ class Lines:
             text = (
                 line.decode(self._encoding, "surrogateescape") if isinstance(line, bytes) else line
             )
+            if not isinstance(text, str):
+                raise InvalidArgumentError(
+                    f"line {number} of file= is {shown(line)}", "give lines of text or bytes"
+                )
             if number == 1:
                 text = text.removeprefix("\ufeff")
             yield number, text.rstrip("\r\n")
@@ -226,8 +246,11 @@ class Rows:
     def __init__(
         self, file: File, wanted: Sequence[CsvColumn | None], delimiter: str, encoding: str
     ) -> None:
-        if len(delimiter) != 1:
+        if not is_text(delimiter) or len(delimiter) != 1:
             raise InvalidArgumentError(f"delimiter={shown(delimiter)}", "give one character")
+        for column in wanted:
+            if not accepts(str | None, column):
+                check_integer("columns", "column", cast("int", column), 0, MOST_COLUMNS)
         self._lines = Lines(file, encoding)
         self._wanted = wanted
         self._delimiter = delimiter
@@ -305,7 +328,7 @@ def csv_ranges(
         OSError: the file cannot be read.
     """
     names = (city, region, country)
-    ids: Sequence[CsvColumn] = () if id is None else (id,) if isinstance(id, int | str) else id
+    ids: Sequence[CsvColumn] = () if id is None else id if isinstance(id, list | tuple) else (id,)
     named = any(column is not None for column in names)
     if not ids and not named:
         raise InvalidArgumentError(
@@ -427,6 +450,8 @@ def jsonl(file: File, *, names: Mapping[str, str] | None = None) -> Iterator[Ite
         OSError: the file cannot be read.
     """
     usual = ("first", "last", "network", "id", "city", "region", "country")
+    if not accepts(Mapping[str, str] | None, names):
+        raise InvalidArgumentError(f"names={shown(names)}", "give a mapping of names to names")
     if unknown := (names or {}).keys() - set(usual):
         raise InvalidArgumentError(
             f"names={shown(dict(names or {}))}: there is no {', '.join(sorted(unknown))}",
@@ -482,6 +507,7 @@ def _address(value: object) -> str:
     raise ValueError(f"{shown(value)} is not an IP address")
 
 
+@checked_function
 def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
     """Read a MaxMind database file, such as ``GeoLite2-City.mmdb``.
 

@@ -20,13 +20,14 @@ from typing import Any
 import redis
 
 from shardkit.geo.readers import IPV4, City, IpRange, Item, SkippedLine, source_id
-from shardkit.operations.arguments import parse_json
+from shardkit.operations.arguments import checked_function, parse_json
 
 __all__ = ["redis_in_action"]
 
 _AT_ONCE = 1000
 
 
+@checked_function
 def redis_in_action(
     client: redis.Redis, ranges: str = "ip2cityid:", cities: Sequence[str] = ("cityid2city:",)
 ) -> Iterator[Item]:

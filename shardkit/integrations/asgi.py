@@ -8,19 +8,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import math
 import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
 from typing import Any, Unpack
 
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, error_answer
+from shardkit.integrations.web import PROBES, Answer, Sessions, error_answer, maintenance_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -41,8 +39,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-RETRY_AFTER = 60
 
 
 def lifespan(
@@ -165,10 +161,7 @@ class MaintenanceMiddleware:
                 await send({"type": "websocket.close", "code": 1013, "reason": ""})  # again later
                 return
             if state is not None:
-                headers = [(b"content-type", b"text/plain; charset=utf-8")]
-                headers.append((b"retry-after", str(retry_after(state)).encode()))
-                await send({"type": "http.response.start", "status": 503, "headers": headers})
-                await send({"type": "http.response.body", "body": body_of(state)})
+                await _send_answer(send, maintenance_answer(state))
                 return
         await self._app(scope, receive, send)
 
@@ -197,14 +190,11 @@ class ErrorMiddleware:
             answer = None if started else error_answer(error)
             if answer is None:
                 raise
-            status, fields, body = answer
-            headers = [(name.encode(), value.encode()) for name, value in fields.items()]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await _send_answer(send, answer)
 
 
 class ETagMiddleware:
-    """Gives whole answers to GET an ETag; who has the same already is answered 304, bodyless."""
+    """Gives whole answers to GET and HEAD an ETag; answers 304 to a client that has the same."""
 
     def __init__(self, app: ASGIApplication) -> None:
         self._app = app
@@ -225,8 +215,8 @@ class ETagMiddleware:
                 await send(start)
             await send(message)
 
-        is_get = scope["type"] == "http" and scope["method"] == "GET"
-        await self._app(scope, receive, tagged if is_get else send)
+        reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        await self._app(scope, receive, tagged if reads else send)
 
 
 class SessionMiddleware:
@@ -292,45 +282,26 @@ class SessionMiddleware:
 def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:
     """Return a decorator like ``kit.cached``, for functions that get their kit as an argument.
 
-    That is a kit or a request; ``invalidate_tag`` takes ``kit=``. For the options see
-    `shardkit.ShardKit.cached`.
+    That is a kit or a request; ``invalidate`` and ``invalidate_tag`` take ``kit=``. For the options
+    see `shardkit.ShardKit.cached`.
     """
-    current: ContextVar[AsyncShardKit] = ContextVar("shardkit.integrations.asgi.cached")
-    caching = Caching(current.get, component, **options)
+    caching = Caching(_kit_of_call, component, **options)
 
     def decorate(function: Any) -> Any:
         if not inspect.iscoroutinefunction(function):
             raise InvalidArgumentError(f"{caching.owner}: not an async def function", "make it one")
-        cached: Any = caching(function)
-
-        def with_kit(call: Any) -> Any:
-            @functools.wraps(function)
-            async def called(*args: Any, **kwargs: Any) -> Any:
-                for arg in (*args, *kwargs.values()):
-                    if isinstance(arg, AsyncShardKit):
-                        current.set(arg)
-                        break
-                    if isinstance(scope := getattr(arg, "scope", None), MutableMapping):
-                        current.set(request_kit(scope))
-                        break
-                else:
-                    raise TypeError(f"{function.__qualname__}() got no kit and no request")
-                if call is cached.invalidate:
-                    kwargs.pop("kit", None)  # the function may have no such parameter
-                return await call(*args, **kwargs)
-
-            return called
-
-        async def invalidate_tag(*tags: str, kit: AsyncShardKit) -> None:
-            current.set(kit)
-            await cached.invalidate_tag(*tags)
-
-        call = with_kit(cached)
-        call.refresh, call.invalidate = with_kit(cached.refresh), with_kit(cached.invalidate)
-        call.invalidate_tag, call.key = invalidate_tag, cached.key
-        return call
+        return caching(function)
 
     return decorate
+
+
+def _kit_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncShardKit:
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, AsyncShardKit):
+            return arg
+        if isinstance(scope := getattr(arg, "scope", None), MutableMapping):
+            return request_kit(scope)
+    raise TypeError("a cached function got no kit and no request")
 
 
 def _with_etag(
@@ -338,8 +309,9 @@ def _with_etag(
 ) -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
     headers = list(start.get("headers", ()))
     etag = next((value for name, value in headers if name == b"etag"), b"").decode("latin-1")
-    if not etag:
-        etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
+    content = body.get("body", b"")
+    if not etag and (content or scope["method"] == "GET"):  # some send no body for HEAD
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
     known = re.findall(r'"[^"]*"|\*', _header(scope, b"if-none-match"))
     if "*" not in known and etag.removeprefix("W/") not in known:
@@ -370,14 +342,11 @@ def route_of(scope: Scope) -> str:
     return f"{scope['method']} {path}"
 
 
-def retry_after(state: MaintenanceState) -> int:
-    """Return the seconds after which a client may try again."""
-    return RETRY_AFTER if state.remaining is None else max(1, math.ceil(state.remaining))
-
-
-def body_of(state: MaintenanceState) -> bytes:
-    """Return what users see."""
-    return f"Under maintenance. {state.reason}".strip().encode()
+async def _send_answer(send: Send, answer: Answer) -> None:
+    status, fields, body = answer
+    headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 check_public(globals())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import secrets
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardkit import log_records
 from shardkit.errors import (
@@ -22,6 +23,7 @@ from shardkit.errors import (
     ShardKitError,
     ShardUnavailable,
 )
+from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.operations.arguments import Seconds, parse_json
 from shardkit.operations.commands import Argument
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
@@ -33,13 +35,23 @@ logger = logging.getLogger("shardkit.integrations")
 # restarted, and users would see an error of the load balancer.
 PROBES = ("/live", "/ready", "/health/live", "/health/ready")
 
-_AGAIN_AFTER = 1  # seconds
+# A status, headers, and a body.
+Answer: TypeAlias = tuple[int, dict[str, str], bytes]
+
+_AGAIN_AFTER, _MAINTAINED_FOR = 1, 60  # seconds
 _TEMPORARY = (ShardUnavailable, ConfigServerError, LockTimeoutError, NotDurableError, ClosedError)
 _ID = re.compile(r"[\w-]{43}", re.ASCII)
 
 
-def error_answer(error: ShardKitError) -> tuple[int, dict[str, str], bytes] | None:
-    """Return the status, headers and JSON that answer an error; None if it is a mistake of ours.
+def maintenance_answer(state: MaintenanceState) -> Answer:
+    """Return the answer while the maintenance flag is on."""
+    left = _MAINTAINED_FOR if state.remaining is None else max(1, math.ceil(state.remaining))
+    headers = {"content-type": "text/plain; charset=utf-8", "retry-after": str(left)}
+    return 503, headers, f"Under maintenance. {state.reason}".strip().encode()
+
+
+def error_answer(error: ShardKitError) -> Answer | None:
+    """Return the answer to an error, JSON; None if it is a mistake of ours.
 
     What is not available now is 503, and logged, as clients are not told which server it is. Bad
     input is 400.

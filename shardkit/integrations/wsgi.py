@@ -12,8 +12,7 @@ from typing import Any, Unpack
 
 import shardkit
 from shardkit.errors import ShardKitError
-from shardkit.integrations.asgi import body_of, retry_after
-from shardkit.integrations.web import PROBES, Sessions, WebSession, error_answer
+from shardkit.integrations.web import PROBES, Sessions, WebSession, error_answer, maintenance_answer
 from shardkit.kit.kit import KitOptions, ShardKit, Where
 from shardkit.operations.arguments import Seconds, check_public
 
@@ -172,10 +171,9 @@ class MaintenanceWSGI:
         state = None if is_open else self._flag.state(self._part)
         if state is None:
             return self._app(environ, start_response)
-        headers = [("Content-Type", "text/plain; charset=utf-8")]
-        headers.append(("Retry-After", str(retry_after(state))))
-        start_response("503 Service Unavailable", headers)
-        return [body_of(state)]
+        _, headers, body = maintenance_answer(state)
+        start_response("503 Service Unavailable", list(headers.items()))
+        return [body]
 
 
 def rule_of(environ: dict[str, Any]) -> str:

@@ -216,7 +216,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
 
         Cost of a call: one exchange for a hit, three for a computation.
         """
-        return _caching.Caching(lambda: self, component, **options)
+        return _caching.Caching(lambda args, kwargs: self, component, **options)
 
     def near(
         self, component: str, size: int, *, max_age: Seconds = 1.0, prefixes: Collection[str] = ()
@@ -977,4 +977,4 @@ def sharded_connection(
 
 def cached(component: str, **options: Unpack[_caching.CachingOptions]) -> _caching.Caching:
     """The default kit's `ShardKit.cached`, opened when the function is first called."""
-    return _caching.Caching(default_kit, component, **options)
+    return _caching.Caching(lambda args, kwargs: default_kit(), component, **options)

@@ -135,13 +135,13 @@ class TimeSliceCounters(RecordingStructure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        wanted: Mapping[Any, int] = (
-            precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, samples)
-        )
-        given = {_whole(precision): number for precision, number in wanted.items()}
-        for precision, number in given.items():
+        given: dict[int, int] = {}
+        for wanted in precisions:
+            precision = _whole(wanted)
             check_integer(name, "precision", precision, 1, 10**7)
+            number = precisions[wanted] if isinstance(precisions, Mapping) else samples
             check_integer(name, "samples", number, 1, MOST_SAMPLES)
+            given[precision] = number
         if not 0 < len(given) <= 20:
             raise InvalidArgumentError(
                 f"{name}: {counted(len(given), 'precision')}", "give 1 to 20"

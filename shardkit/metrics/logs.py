@@ -25,7 +25,7 @@ from shardkit.callbacks import run
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.metrics.statistics import check_period
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import checked, checked_function, shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -382,10 +382,16 @@ class LogsHandler(logging.Handler):
         name: the log; by default each logger's own name.
     """
 
+    @checked
     def __init__(
         self, logs: Logs[Any], name: str | None = None, level: int | str = logging.NOTSET
     ) -> None:
-        super().__init__(level)
+        try:
+            super().__init__(level)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"level={shown(level)}", "give a level of logging, such as INFO or 20"
+            ) from None
         self._logs = logs
         self._name = name
 
@@ -401,6 +407,7 @@ class LogsHandler(logging.Handler):
             self.handleError(record)
 
 
+@checked_function
 def structlog_processor(
     logs: Logs[Any], name: str
 ) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:

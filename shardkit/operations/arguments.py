@@ -465,12 +465,13 @@ def check_public(names: dict[str, Any]) -> None:
     for name in names["__all__"]:
         value = names[name]
         if isinstance(value, types.FunctionType):
-            names[name] = _checked_function(value)
+            names[name] = checked_function(value)
         elif "__init__" in getattr(value, "__dict__", ()) and not dataclasses.is_dataclass(value):
-            value.__init__ = _checked_function(value.__init__)
+            value.__init__ = checked_function(value.__init__)
 
 
-def _checked_function(function: Callable[P, T]) -> Callable[P, T]:
+def checked_function(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function check its arguments, and what these contain; it reads iterators first."""
     check = cache(lambda: argument_check(function, elements=True))  # when all modules are loaded
 
     @wraps(function)
@@ -486,15 +487,12 @@ def _checked_function(function: Callable[P, T]) -> Callable[P, T]:
 
 def checked(function: Callable[P, T], makes_only: bool = False) -> Callable[P, T]:
     """Have a method check its arguments; see `check_calls`."""
-    check: Callable[[Any, Any, Any], None] | None = None
+    check = cache(lambda: argument_check(function))  # when all modules are loaded
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        nonlocal check
-        if check is None:  # at first use, when all modules are loaded
-            check = argument_check(function)
         try:
-            check(args[0], args[1:], kwargs)
+            check()(args[0], args[1:], kwargs)
         except InvalidArgumentError as error:
             if makes_only:
                 raise refusal(error, lambda: function(*args, **kwargs)) from None

@@ -78,6 +78,17 @@ def _are_slots(reply: Any) -> bool:
         return False
 
 
+def _is_message(reply: object) -> bool:
+    """Return whether a reply is what a subscriber receives; None if nothing came in time."""
+    if not isinstance(reply, list):
+        return _is_text(reply)  # of PING
+    kind = reply[0] if reply else None
+    if kind in (b"pong", "pong"):
+        return len(reply) > 1
+    texts = 3 if kind in (b"pmessage", "pmessage") else 2
+    return kind is not None and len(reply) > texts and all(map(_is_text, reply[:texts]))
+
+
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
 _COUNTS = re.compile(
     "APPEND|BITCOUNT|DBSIZE|DEL|(DECR|INCR)(BY)?|EXISTS|P?EXPIRE(AT|TIME)?|HDEL|HEXISTS|HINCRBY|HLEN|"
@@ -95,6 +106,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
     "CLUSTER SLOTS": _are_slots,
+    "SUBSCRIBE": _is_message,
     **dict.fromkeys(PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
     **dict.fromkeys(("STRLEN", "EXISTS", "UNLINK"), _is_count),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardkit.errors import ClosedError, InvalidArgumentError, extra
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, checked, shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
 from shardkit.social.status_cache import AT_ONCE, LARGEST, Fields, StatusCursor, table_rows
@@ -79,6 +79,7 @@ class TableStatusStore:
                 removed += self._remove(cursor, batch)
         return removed
 
+    @checked
     def by_author(
         self,
         uid: int,
@@ -174,6 +175,7 @@ class SQLiteStatusStore(TableStatusStore):
         "id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, posted REAL NOT NULL, fields TEXT NOT NULL"
     )
 
+    @checked
     def __init__(self, path: str | Path, table: str = "statuses", *, safe: bool = True) -> None:
         super().__init__(table)
         if str(path) in ("", ":memory:") or str(path).startswith("file:"):
@@ -287,6 +289,7 @@ class PostgreSQLStatusStore(TableStatusStore):
         " fields json NOT NULL"
     )
 
+    @checked
     def __init__(
         self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: Seconds = 30.0
     ) -> None:

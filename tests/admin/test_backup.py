@@ -478,6 +478,14 @@ def test_what_cannot_be_asked_is_named(tmp_path: Path, entry: dict[str, Any], sa
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "file", "file/b", "loop"])
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=r"/.* cannot be written: .*; name a new directory"):
+        backup([], tmp_path / name)
+
+
 @pytest.mark.parametrize("binary", BINARIES)
 def test_a_restore_names_what_it_leaves_out(
     binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

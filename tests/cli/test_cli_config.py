@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -317,6 +318,18 @@ def test_a_map_is_written_only_if_it_can_be_pushed_again(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert cli("config", "diff", path, "--exit-code").code == 0
     before = path.read_text()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))  # bytes: the disk is full
+    try:
+        full = [cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets")]
+        full.append(cli("init", tmp_path / "new.yaml"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [result.error() for result in full] == [
+        f"{tmp_path / name}: File too large" for name in ("pulled.yaml", "new.yaml")
+    ]
+    assert path.read_text() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pulled.yaml", "town.yaml"]
     os.link(path, tmp_path / "other name")
     refused = cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets")
     assert "has a second name" in refused.error()

@@ -390,9 +390,13 @@ def test_locks_of_components_that_answer_are_shown_beside_those_that_do_not(
     cli("config", "push", half_dead_map, "-c", broken_url, "--no-check", code=0)
     with shardkit.connect(half_dead_map) as kit:
         assert kit.lock("stock", component="unique", label="first", renew=False).acquire()
+        router = kit.key_sharded("half")
+        name = next(name for name in "abcdef" if router.shard_of(f"{{{name}}}") == 0)
+        assert kit.lock(name, component="half", renew=False).acquire()
         result = cli("locks", "show", "-c", broken_url, code=1)
-    assert [line.split()[:3] for line in result.lines[1:]] == [["unique", "lock", "stock"]]
-    [half] = [line for line in result.err.splitlines() if line.startswith("warning: half: ")]
+    locks = [line.split()[:3] for line in result.lines[1:]]
+    assert locks == [["half", "lock", name], ["unique", "lock", "stock"]]
+    [half] = [line for line in result.err.splitlines() if line.startswith("warning: half:1: ")]
     assert "refused" in half
     assert "warning: bad: config:redis:bad: is not JSON" in result.err
 

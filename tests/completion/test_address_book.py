@@ -348,3 +348,16 @@ def test_contacts_that_fill_their_last_page_are_all_read(face: Face) -> None:
     face.run(known.touch_many((1, name) for name in names))
     assert face.run(known.complete(1)) == names[::-1]
     assert face.run(known.complete(1, "name 00")) == names[99::-1]
+
+
+def test_a_lower_limit_drops_many_contacts_in_several_touches(face: Face) -> None:
+    """Dropping a million at once would hold the server for 0.15 seconds."""
+    many = face.kit.recent_contacts(component="one", order="time", limit=50_000)
+    face.run(many.touch_many((1, f"name {n}") for n in range(30_000)))
+    few = face.kit.recent_contacts(component="one", order="time", limit=10)
+    counts = []
+    for name in ("a", "b", "c"):
+        face.run(few.touch(1, name))
+        counts.append(face.run(few.count(1)))
+    assert counts == [10_001, 10, 10]
+    assert face.run(few.complete(1))[:4] == ["c", "b", "a", "name 29999"]

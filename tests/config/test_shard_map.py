@@ -60,6 +60,12 @@ def test_parse_says_that_it_takes_text(text: Any, what: str) -> None:
         ShardMap.parse(text)
 
 
+@pytest.mark.parametrize("odd", [{"c": {"entry": {}}}, {"c": None}, None, []])
+def test_a_map_is_made_of_components(odd: Any) -> None:
+    with pytest.raises(ConfigError, match=r"takes components; pass YAML text to ShardMap\.parse"):
+        ShardMap(odd)
+
+
 @pytest.mark.parametrize("address", ["localhost:6379", "10.0.0.1:6379/2"])
 def test_an_address_in_place_of_a_map_gets_its_url(address: str) -> None:
     hint = re.escape(f"or the config server's URL: redis://{address}")

@@ -114,7 +114,7 @@ def test_what_is_stored_goes_by_itself_and_is_checked(kit: ShardKit, algorithm: 
     limit = kit.rate_limit("api", component="many", limit=2, per=per, algorithm=algorithm)
     assert limit.hit("u")
     client = holder(kit, "many", "api:u")
-    assert 0 < client.pttl("api:u") <= 1000 * per + 1
+    assert 0 < client.pttl("api:u") <= 1000 * per + 2  # each of two roundings adds one
     assert eventually(lambda: not client.exists("api:u"))
     client.set("api:u", "text") if algorithm == "gcra" else client.zadd("api:u", {"x": 9e15})
     if algorithm == "gcra":

@@ -265,7 +265,8 @@ class Noting:
 
 
 @pytest.mark.parametrize("driver", ["blocking"], indirect=True)
-def test_every_public_method_of_every_structure_has_a_call(driver: Driver) -> None:
+def test_every_public_method_of_every_structure_has_a_call(driver: Driver, lower: Any) -> None:
+    lower(plan_short_lease=0.05, plan_grace=0.05)
     methods, called, classes = set[str](), set[str](), set[str]()
     for name, subject in DAMAGED.items():
         driver.prepare(name)

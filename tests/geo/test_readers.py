@@ -20,6 +20,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.geo import (
     City,
     IpRange,
+    LogTally,
     SkippedLine,
     csv_cities,
     csv_ranges,
@@ -28,6 +29,7 @@ from shardkit.geo import (
     jsonl,
     mmdb,
 )
+from shardkit.geo.redis_in_action import redis_in_action
 
 BONN = City("Bonn", "NW", "DE", 7)
 
@@ -133,6 +135,40 @@ def test_a_reader_that_cannot_say_which_city_is_refused() -> None:
         csv_ranges([], id=2, delimiter="")
     with pytest.raises(InvalidArgumentError, match="there is no town"):
         jsonl([], names={"town": "x"})
+
+
+FILE, NOTHING = {"file": ["1.0.0.0/24,7"], "last": None, "id": 1}, object()
+
+
+@pytest.mark.parametrize(
+    ("read", "arguments", "said"),
+    [
+        *((csv_cities, {"file": odd}, "file=") for odd in (None, 7, b"7,Bonn", NOTHING)),
+        *((read, {"file": [7]}, "line 1 of file=") for read in (csv_cities, jsonl)),
+        (geolite_legacy, {"blocks": [], "locations": NOTHING}, "file="),
+        *((csv_cities, {**FILE, "delimiter": odd}, "delimiter=") for odd in (None, 7, "")),
+        *((csv_ranges, {**FILE, "id": odd}, "column=") for odd in (1.5, -1, 10**5000, [None, -1])),
+        *(
+            (csv_ranges, {**FILE, "encoding": odd}, "encoding=")
+            for odd in (None, "x", "a\0", "hex")
+        ),
+        *(
+            (jsonl, {"file": [], "names": odd}, "names=")
+            for odd in (7, "city", {"city": 1}, {1: "x"})
+        ),
+        *((mmdb, {"path": odd}, "path=") for odd in (None, 7, b"x", "a\0b", "")),
+        (mmdb, {"path": "x.mmdb", "language": None}, "language="),
+        (redis_in_action, {"client": NOTHING}, "client="),
+        (LogTally, {"cities": NOTHING}, "cities="),
+    ],
+)
+def test_odd_arguments_of_readers_are_refused_by_name(
+    read: Any, arguments: dict[str, Any], said: str
+) -> None:
+    if read is csv_cities:
+        arguments = {name: value for name, value in arguments.items() if name != "last"}
+    with pytest.raises(InvalidArgumentError, match=said):
+        list(read(**arguments))
 
 
 def test_geolite2_as_it_is_published() -> None:

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -120,6 +120,9 @@ def test_single_values_behave_as_django_says() -> None:
     assert found.get("a") == 4
     with pytest.raises(ValueError, match="not found"):
         found.incr("missing")
+    options = ({"xx": True}, {"nx": True}, {"nx": True}, {"xx": True}, {"nx": True, "timeout": 0})
+    replies = [found.set("x", number, **kinds) for number, kinds in enumerate(options)]
+    assert (replies, found.get("x")) == ([False, True, False, True, False], 3)
     assert found.add("none", None)
     assert found.get("none", "default") is None
     assert found.delete("none")
@@ -434,6 +437,16 @@ def test_times_to_live_are_those_of_django_redis() -> None:
     assert [found.ttl("k"), found.pttl("k"), found.persist("k")] == [None, None, False]
     assert found.expire("k", timedelta(seconds=100))
     assert 90_000 < (found.pttl("k") or 0) <= 100_000
+    assert found.pexpire("k", 50_000)
+    lives, later = [found.ttl("k") or 0], time.time() + 50
+    for when in (later, datetime.fromtimestamp(later)):
+        assert found.expire("k", 100)
+        assert found.expire_at("k", when)
+        lives.append(found.ttl("k") or 0)
+    assert found.pexpire_at("k", 1000 * later)
+    assert all(40 < life <= 50 for life in [*lives, found.ttl("k") or 0]), lives
+    assert not found.expire_at("missing", later)
+    assert found.expire("k", 100)
     assert found.incr_version("k") == 2
     assert "k" not in found
     assert found.get("k", version=2) == [1]

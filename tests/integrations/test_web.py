@@ -234,9 +234,13 @@ def test_the_pages_application_serves_all_that_it_has(
     tag = {"If-None-Match": f'"x", W/{first.headers["etag"]}'}
     again = client.get("/products/7", headers=tag)
     assert (again.status_code, again.content) == (304, b"")
-    page["app"].get("/own")(lambda: Response(headers={"ETag": 'W/"a,b"'}))
-    own = client.get("/own", headers={"If-None-Match": '"x", W/"a,b"'})
-    assert (own.status_code, own.headers["etag"]) == (304, 'W/"a,b"')
+    both = {"methods": ["GET", "HEAD"]}
+    page["app"].api_route("/own", **both)(lambda: Response(headers={"ETag": 'W/"a,b"'}))
+    page["app"].api_route("/text", **both)(lambda: Response(b"text"))
+    for ask in (client.get, client.head):
+        own = ask("/own", headers={"If-None-Match": '"x", W/"a,b"'})
+        assert (own.status_code, own.headers["etag"]) == (304, 'W/"a,b"')
+    assert client.head("/text").headers["etag"] == client.get("/text").headers["etag"]
     answers = [client.post("/log-in?name=Ann") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200] * 5 + [429]
     assert 0 < int(answers[5].headers["retry-after"]) <= 12

@@ -235,6 +235,9 @@ def test_a_removed_counter_is_gone(face: Face) -> None:
 def test_counters_have_one_to_twenty_precisions(precisions: Any, kit: ShardKit) -> None:
     with pytest.raises(InvalidArgumentError, match=r"0|21 precisions; give 1 to 20"):
         kit.counters(component="few", precisions=precisions)
+    for odd in ([["x"]], [{}], [None], {60: None}):
+        with pytest.raises(InvalidArgumentError, match=r"precision|samples"):
+            kit.counters(component="few", precisions=odd)  # type: ignore[arg-type]
 
 
 def test_no_counters_at_all_count_nothing(face: Face) -> None:

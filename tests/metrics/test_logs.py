@@ -127,6 +127,12 @@ def test_an_unknown_severity_is_refused(given: Any, kit: ShardKit) -> None:
         kit.logs(component="few").log("x", "text", given)
     with pytest.raises(InvalidArgumentError, match="braces"):
         kit.logs(component="few").record("x{y}", "text")
+    with pytest.raises(InvalidArgumentError, match="level="):
+        LogsHandler(kit.logs(component="few"), level=given)
+    with pytest.raises(InvalidArgumentError, match="logs="):
+        LogsHandler(given)
+    with pytest.raises(InvalidArgumentError, match="logs="):
+        structlog_processor(given, "x")
 
 
 def test_the_handler_sends_records_and_counts_them_by_their_template(face: Face) -> None:

@@ -27,6 +27,8 @@ from shardkit.errors import ConfigServerError, DeadlineExceeded, InvalidArgument
 from shardkit.local import LocalServer
 from shardkit.operations import Batch, Operation, Partial, Pause, Replies, Shard
 
+pytestmark = pytest.mark.one_server
+
 PATIENT = 5.0 * PATIENCE  # what nobody has to wait for
 
 

@@ -273,6 +273,22 @@ def test_pages_far_back_look_at_all_before_them(shard_map: ShardMap) -> None:
             assert found == newest[(page - 1) * 300 : page * 300]
 
 
+def test_a_lower_limit_trims_long_timelines_in_several_posts(face: Face, kit: ShardKit) -> None:
+    """Trimming many of them at once would hold the server for a second."""
+    network = opened(face, "one", home_limit=10)
+    ada, alan = (face.run(network.create_user(login, login)) for login in ("ada", "alan"))
+    assert face.run(network.follow(ada, alan))
+    face.run(network.post(alan, "0"))
+    [key] = [key for key in keys_of(kit, "one") if key.startswith("home:")]
+    kit.client("one").zadd(key, {str(n): n for n in range(1000, 31_000)})
+    counts = []
+    for text in ("a", "b", "c"):
+        face.run(network.post(alan, text))
+        counts.append(kit.client("one").zcard(key))
+    assert counts == [10_002, 10, 11]
+    assert [status.message for status in face.run(network.home(ada, limit=3))] == ["c", "b", "a"]
+
+
 def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     network = opened(face)
     run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users

@@ -178,6 +178,9 @@ def test_arguments_out_of_range_are_refused(store: StatusStore) -> None:
             store.by_author(1, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="uid"):
         store.by_author(0)
+    for cursor in (True, "x", (1, "2"), [3]):
+        with pytest.raises(InvalidArgumentError, match="cursor"):
+            store.by_author(1, cursor=cursor)  # type: ignore[arg-type]
 
 
 def test_a_table_has_a_plain_name_and_a_file_a_path(tmp_path: Path) -> None:
@@ -186,8 +189,11 @@ def test_a_table_has_a_plain_name_and_a_file_a_path(tmp_path: Path) -> None:
             SQLiteStatusStore(tmp_path / "x.db", table)
         with pytest.raises(InvalidArgumentError, match="table"):
             PostgreSQLStatusStore("", table)
-    with pytest.raises(InvalidArgumentError, match="path"):
-        SQLiteStatusStore(":memory:")
+    for path in (":memory:", "", 7, None, b"x.db", "a\0b"):
+        with pytest.raises(InvalidArgumentError, match="path"):
+            SQLiteStatusStore(path)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="dsn"):
+        PostgreSQLStatusStore(7)  # type: ignore[arg-type]
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

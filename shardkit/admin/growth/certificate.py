@@ -37,7 +37,7 @@ from shardkit.admin.growth.exchange import (
     one_connection,
     pages,
 )
-from shardkit.admin.growth.pieces import has_expiring_fields, large_values
+from shardkit.admin.growth.pieces import LARGE, has_expiring_fields, large_values, pending_entries
 from shardkit.admin.growth.shard_copy import TOLD
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
@@ -199,7 +199,9 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
     lines: list[str] = []
     slices = Slices(_SLICE)
     for part in slices.of(keys):
-        large = large_values(one, part, least=_LARGE)
+        sizes = large_values(one, part, least=LARGE)
+        streams = {key for key in sizes if _is_same_stream(one, other, key)}
+        large = {key for key, size in sizes.items() if size > _LARGE} | streams
         dumped = [key for key in part if key not in large]
         asked = [("PTTL", key) for key in part], [("DUMP", key) for key in dumped]
         answers = ask_all([(one, asked), (other, asked)])
@@ -208,7 +210,7 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
         rest = []
         for n, key in enumerate(part):
             packed, there = ((pack.get(key) or b"")[:-_FOOTER] for pack in packs)
-            is_same = packed == there and key not in large
+            is_same = key in streams or (packed == there and key not in large)
             left, its = (("", b"", replies[n]) for replies in answers)
             if _difference(left, its) or not (is_same or _is_same_stream(one, other, key)):
                 rest.append(key)
@@ -493,8 +495,5 @@ def _groups(client: Any, key: bytes) -> Iterator[Any]:
     yield client.xinfo_stream(key)["last-generated-id"]
     for group in client.xinfo_groups(key):
         yield group["name"], group["last-delivered-id"]
-        start: bytes | None = b"-"
-        while start is not None:
-            page = client.xpending_range(key, group["name"], start, "+", _MEMBERS)
-            yield from ((message["message_id"], message["consumer"]) for message in page)
-            start = b"(" + page[-1]["message_id"] if len(page) == _MEMBERS else None
+        for page in pending_entries(client, key, group["name"]):
+            yield from (message[:2] for message in page)

@@ -62,6 +62,9 @@ PHASES = {
 }
 
 
+_PROGRESS: tuple[list[type], ...] = ([], [str, float])  # the types of its text and its time
+
+
 @dataclass
 class Move(Change):
     """A move of data to another server, as the journal has it; see `Change` for more attributes.
@@ -276,7 +279,9 @@ def move_of_record(where: str, text: Any) -> Move | None:
         move = Move(**given)
         if not all(accepts(known[name], value) for name, value in given.items()):
             raise ValueError
-        if move.phase not in PHASES[move.copying]:
+        sides = {len(move.placements), len(move.clusters)}
+        kinds = [type(move.progress[name]) for name in ("text", "at") if move.progress]
+        if move.phase not in PHASES[move.copying] or sides - {0, 2} or kinds not in _PROGRESS:
             raise ValueError
         for server in (*servers_in(move.source), *servers_in(move.target), *move.others):
             ServerAddress.parse(str(server))
@@ -459,8 +464,9 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
     if not config.set(_LEASE_KEY, token, nx=True, px=round(1000 * LEASE)):
         holder: Any = None
         with suppress(redis.ResponseError):
-            # One without an end, as after somebody's mistake, gets one; its holder renews it.
-            config.pexpire(_LEASE_KEY, round(1000 * LEASE), nx=True)
+            # One without an end, or with a later one since the server's clock was set back, gets
+            # the usual one; its holder renews it.
+            config.pexpire(_LEASE_KEY, round(1000 * LEASE), lt=True)
             holder = config.get(_LEASE_KEY)
         name = str_if_bytes(holder or "another process")
         raise GrowthError(

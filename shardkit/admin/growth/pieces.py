@@ -4,9 +4,9 @@
 
     string, list            GETRANGE ─► APPEND, LRANGE ─► RPUSH
     hash, set, sorted set   HSCAN ─► HSET and HPEXPIREAT, SSCAN ─► SADD, ZSCAN ─► ZADD
-    stream                  XADD     entries; only new ones if the target has all others
-                            XGROUP   groups and consumers, all again
-                            XCLAIM   pending entries
+    stream                  XADD     entries that the target lacks, XDEL those that were deleted
+                            XGROUP   groups and consumers
+                            XCLAIM   pending entries that are not so at the target, XACK others
                             XSETID   last id, entries added, greatest deleted id
 
 Other types, as vector sets and those of modules, are copied whole: the plan says so.
@@ -15,6 +15,7 @@ Other types, as vector sets and those of modules, are copied whole: the plan say
 from __future__ import annotations
 
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +48,7 @@ end
 return large"""
 _PIECE, _MEMBERS = 100_000, 1000  # bytes and members at a time
 _CLAIMED, _CLAIM = 15_000, 100  # bytes of XCLAIM at a time, 26 microseconds for each of about 100
+_IDLE = 200  # milliseconds by which the times of deliveries may differ
 _MANY, _MEMBER = 500, 200  # members, and bytes of each, if a server must not say how large it is
 
 
@@ -131,75 +133,76 @@ def _ends_of(source: Any, key: bytes, fields: Sequence[bytes]) -> Iterator[Argum
 
 
 def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Commands]:
-    [reply] = ask(source, [("XINFO", "STREAM", key)])
-    info = _named(reply)
-    groups = [_named(group) for group in ask(source, [("XINFO", "GROUPS", key)])[0]]
-    names = [group[b"name"] for group in groups]
+    info = _named(ask(source, [("XINFO", "STREAM", key)])[0])
     last, length = info[b"last-generated-id"], info[b"length"]
     page = min(_MEMBERS, max(1, _PIECE * length // size))
-    # Pending entries that were deleted: XCLAIM needs them, so they exist for a moment.
-    gone = sorted(
-        {
-            _parts(id_)
-            for name in names
-            for pending in _pending(source, key, name, page)
-            for id_, entry in zip(
-                [message[0] for message in pending],
-                ask(source, [("XRANGE", key, message[0], message[0]) for message in pending]),
-                strict=True,
-            )
-            if not entry
-        }
-    )
+    groups, sides = _groups(source, key), (source, target, key)
     there: Mapping[bytes, Any] = {}
+    before: Mapping[bytes, Any] = {}
+    deleted: list[bytes] = []
+    start = b"-"
     with suppress(ResponseError):  # it is not there, or of another type
         there = _named(ask(target, [("XINFO", "STREAM", key)])[0])
-    start = b"-"
+        before = _groups(target, key)
     added = info.get(b"entries-added", 0) - there.get(b"entries-added", 0)  # since Redis 7.0
-    if b"entries-added" in there and added >= 0 and not gone:
-        oldest = info[b"first-entry"]
-        yield [("XTRIM", key, "MINID", oldest[0]) if oldest else ("XTRIM", key, "MAXLEN", 0)]
-        yield [("EXISTS", key)]
-        # If none was deleted in between, it has all up to its last one.
-        if ask(target, [("XLEN", key)]) == [length - added]:
-            start = b"(" + there[b"last-generated-id"]
-            before = ask(target, [("XINFO", "GROUPS", key)])[0]
-            yield [("XGROUP", "DESTROY", key, _named(group)[b"name"]) for group in before]
+    entry = there.get(b"last-entry")
+    # Else it is another stream by now.
+    is_same = not entry or _entries(source, key, [entry[0]]) in ([[]], [[entry]])
+    if b"entries-added" in there and added >= 0 and is_same:
+        copied = there[b"last-generated-id"]
+        unlike = {name: _unlike(*sides, name, name in before, page) for name in groups}
+        gone = set().union(*(lost for *_, lost in unlike.values()))
+        early = [id_ for id_ in gone if id_ <= _parts(copied)]
+        surplus = there[b"length"] + added - length
+        if surplus >= 0 and all(_entries(target, key, [b"%d-%d" % id_ for id_ in early])):
+            deleted = _deleted(source, target, key, surplus, page)
+            start = b"(" + copied
     if start == b"-":
         yield [("UNLINK", key)]
-    created: list[Arguments] = []
-    for group in groups:
-        read = group.get(b"entries-read")
+        before = {}
+        unlike = {name: _unlike(*sides, name, False, page) for name in groups}
+        gone = set().union(*(lost for *_, lost in unlike.values()))
+    changes: list[Arguments] = [("XGROUP", "DESTROY", key, n) for n in before.keys() - groups]
+    for name, (at, read) in groups.items():
         more = () if read is None else ("ENTRIESREAD", read)
-        at = group[b"last-delivered-id"]
-        created.append(("XGROUP", "CREATE", key, group[b"name"], at, "MKSTREAM", *more))
-    yield created
-    early = list(gone)
+        if name not in before:
+            changes.append(("XGROUP", "CREATE", key, name, at, "MKSTREAM", *more))
+            continue
+        if before[name] != (at, read):
+            changes.append(("XGROUP", "SETID", key, name, at, *more))
+        left = _consumers(target, key, name) - _consumers(source, key, name)
+        changes += [("XGROUP", "DELCONSUMER", key, name, consumer) for consumer in left]
+    yield from pages(changes, _MEMBERS)
+    new = sorted(id_ for id_ in gone if start == b"-" or id_ > _parts(start[1:]))
     while True:
         [entries] = ask(source, [("XRANGE", key, start, last, "COUNT", page)])
         until = _parts(entries[-1][0] if len(entries) == page else last)
-        kept = [id_ for id_ in early if id_ <= until]
-        early = early[len(kept) :]
-        every = {**{id_: [b"", b""] for id_ in kept}, **{_parts(id_): f for id_, f in entries}}
+        early = [id_ for id_ in new if id_ <= until]
+        new = new[len(early) :]
+        every = {**{id_: [b"", b""] for id_ in early}, **{_parts(id_): f for id_, f in entries}}
         for some in pages(sorted(every), page):
             yield [("XADD", key, b"%d-%d" % id_, *every[id_]) for id_ in some]
         if len(entries) < page:
             break
         start = b"(" + entries[-1][0]
-    for name in names:
-        consumers = ask(source, [("XINFO", "CONSUMERS", key, name)])[0]
-        for some in pages(consumers, _MEMBERS // 2):
-            yield [("XGROUP", "CREATECONSUMER", key, name, _named(one)[b"name"]) for one in some]
-        for pending in _pending(source, key, name, _CLAIMED // (_CLAIM + len(key) + len(name))):
+    for name in groups:
+        known = _consumers(target, key, name) if name in before else set()
+        for names in pages(sorted(_consumers(source, key, name) - known), _MEMBERS):
+            yield [("XGROUP", "CREATECONSUMER", key, name, consumer) for consumer in names]
+        acknowledged, claimed, _ = unlike[name]
+        for ids in pages(acknowledged, _MEMBERS):
+            yield [("XACK", key, name, *ids)]
+        for messages in pages(claimed, max(1, _CLAIMED // (_CLAIM + len(key) + len(name)))):
+            now = round(1000 * time.monotonic())
             yield [
                 (
                     *("XCLAIM", key, name, consumer, 0, id_),
-                    *("IDLE", idle, "RETRYCOUNT", count, "FORCE", "JUSTID"),
+                    *("IDLE", now - since, "RETRYCOUNT", count, "FORCE", "JUSTID"),
                 )
-                for id_, consumer, idle, count in pending
+                for id_, consumer, since, count in messages
             ]
-    for n in range(0, len(gone), _MEMBERS):
-        yield [("XDEL", key, *(b"%d-%d" % id_ for id_ in gone[n : n + _MEMBERS]))]
+    for ids in pages([*deleted, *(b"%d-%d" % id_ for id_ in gone)], _MEMBERS):
+        yield [("XDEL", key, *ids)]
     counts: Arguments = ()
     if b"entries-added" in info:
         counts = ("ENTRIESADDED", info[b"entries-added"])
@@ -207,14 +210,80 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
     yield [("XSETID", key, last, *counts)]
 
 
-def _pending(source: Any, key: bytes, group: bytes, most: int) -> Iterator[list[Any]]:
-    """Yield the pending entries of a group, up to ``most`` at a time."""
-    start, most = b"-", max(1, most)
+def _groups(client: Any, key: bytes) -> dict[bytes, tuple[bytes, int | None]]:
+    """Return what each group of a stream has read: its last entry, and how many."""
+    groups = map(_named, ask(client, [("XINFO", "GROUPS", key)])[0])
+    return {g[b"name"]: (g[b"last-delivered-id"], g.get(b"entries-read")) for g in groups}
+
+
+def _consumers(client: Any, key: bytes, group: bytes) -> set[bytes]:
+    return {_named(one)[b"name"] for one in ask(client, [("XINFO", "CONSUMERS", key, group)])[0]}
+
+
+def _entries(client: Any, key: bytes, ids: Sequence[bytes]) -> list[Any]:
+    """Return each entry, as a list that is empty if it is not there."""
+    return ask(client, [("XRANGE", key, id_, id_) for id_ in ids])
+
+
+def _deleted(source: Any, target: Any, key: bytes, most: int, page: int) -> list[bytes]:
+    """Return which entries of a target its source has deleted, at most some."""
+    ids: list[bytes] = []
+    start = b"-"
+    while len(ids) < most:
+        [theirs] = ask(target, [("XRANGE", key, start, "+", "COUNT", page)])
+        if not theirs:
+            break
+        end = theirs[-1][0]
+        [own] = ask(source, [("XRANGE", key, theirs[0][0], end)])
+        left = {id_ for id_, _ in own}
+        ids += [id_ for id_, _ in theirs if id_ not in left]
+        start = b"(" + end
+    return ids
+
+
+def _unlike(
+    source: Any, target: Any, key: bytes, group: bytes, is_there: bool, page: int
+) -> tuple[list[bytes], list[Any], set[tuple[int, ...]]]:
+    """Return what is pending at a target alone, and what is not pending there as at the source.
+
+    Of the latter, those that were deleted come third: XCLAIM needs them, so they exist for a
+    moment. Only the time of deleted ones cannot have changed.
+    """
+    acknowledged: list[bytes] = []
+    claimed: list[Any] = []
+    gone: set[tuple[int, ...]] = set()
+    start = b"-"
+    for messages in chain(pending_entries(source, key, group), [[]]):
+        now, end = round(1000 * time.monotonic()), messages[-1][0] if messages else b"+"
+        pending = pending_entries(target, key, group, start, end) if is_there else ()
+        theirs = {message[0]: message for some in pending for message in some}
+        changed = []
+        for id_, consumer, idle, count in messages:
+            _, *its = theirs.pop(id_, (id_, None, 0, 0))
+            is_known = [consumer, count] == its[::2]
+            if not is_known or abs(idle - its[1]) > _IDLE:
+                changed.append((id_, consumer, now - idle, count, is_known))
+        for part in pages(changed, page):
+            entries = _entries(source, key, [message[0] for message in part])
+            for (*message, is_known), entry in zip(part, entries, strict=True):
+                if entry or not is_known:
+                    claimed.append(message)
+                if not (entry or is_known):
+                    gone.add(_parts(message[0]))
+        acknowledged += theirs
+        start = b"(" + end
+    return acknowledged, claimed, gone
+
+
+def pending_entries(
+    client: Any, key: bytes, group: bytes, start: bytes = b"-", end: bytes = b"+"
+) -> Iterator[list[Any]]:
+    """Yield a group's pending entries in pages: consumer, idle milliseconds, deliveries."""
     while True:
-        [page] = ask(source, [("XPENDING", key, group, start, "+", most)])
+        [page] = ask(client, [("XPENDING", key, group, start, end, _MEMBERS)])
         if page:
             yield page
-        if len(page) < most:
+        if len(page) < _MEMBERS:
             return
         start = b"(" + page[-1][0]
 

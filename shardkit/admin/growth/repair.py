@@ -18,7 +18,7 @@ opened, followed or closed before the other side was asked what it has.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,7 +115,8 @@ def open_database(config: redis.Redis, place: str) -> Repair:
     at = Place.parse(place)
     with journal.lease(config) as lease:
         search = _ClosedDatabases(lease, read_components(config))
-        repair = {closed.database: closed for closed in search.repairs()}.get(str(at))
+        closed = (one for one in search.repairs() if search.is_one(at, [one.database]))
+        repair = next(closed, None)
         if repair is None or repair.action == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
         if repair.action not in ("left", "unknown"):
@@ -161,7 +162,8 @@ class _ClosedDatabases:
                 "the config server has no entries that name servers",
                 "push the shard map, with --force where it is refused",
             )
-        self._same: Same = KnownServers(components.values(), *self._logins).same
+        known = {Place.parse(at).server for move in self.moves.values() for at in move.sources}
+        self._same: Same = KnownServers(components.values(), *self._logins, *known).same
 
     def _login(self, server: ServerAddress) -> Stored:
         return self._logins.get(server) or next(iter(self._logins.values()))
@@ -172,6 +174,14 @@ class _ClosedDatabases:
             if place in self._nodes:
                 client.mark, _ = self._nodes[place]
             yield client
+
+    def is_one(self, place: Place, databases: Iterable[str]) -> bool:
+        """Whether a database is one of some, by any name of its server."""
+        parts = (text.rpartition("/") for text in databases)
+        return any(
+            number == str(place.database) and self._same(ServerAddress.parse(server), place.server)
+            for server, _, number in parts
+        )
 
     def repairs(self) -> list[Repair]:
         repairs = []
@@ -240,7 +250,7 @@ class _ClosedDatabases:
         name = move.name if move else self._named(place)
         if move is None:  # somebody has overwritten it
             open_moves = [m for m in self.moves.values() if not (change or m.is_over)]
-            move = next((m for m in open_moves if str(place) in (*m.sources, *m.targets)), None)
+            move = next((m for m in open_moves if self.is_one(place, m.sources + m.targets)), None)
         if move is not None and not move.is_over:
             if move.phase == "kept":
                 why = f"shardkit move resume, complete or reverse {move.name}"
@@ -288,9 +298,11 @@ class _ClosedDatabases:
         for move in journal.current(self.moves.values()):
             if move.phase != "done" or move.copying != KEYS or any(move.clusters):
                 continue
-            for place in dict.fromkeys(map(Place.parse, {*move.sources} - {*move.opened})):
+            for place in dict.fromkeys(map(Place.parse, move.sources)):
                 with suppress(RedisError, OSError), self.client(place) as client:
                     if self._named(place) or client.exists(FENCE_KEY) or strays(client, 1):
+                        continue
+                    if self.is_one(place, move.opened):
                         continue
                     if not role_of(client).is_master:  # it refuses writes in any case
                         continue

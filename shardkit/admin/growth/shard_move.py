@@ -543,11 +543,7 @@ class ShardMover(Mover):
             )
             self._pace.note(COPIED, keys, move.total, "keys", size)
 
-        def copy_some(own: Sequence[DatabaseCopy]) -> None:
-            for copy in own:
-                copy.copy_all(tell)
-
-        exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
+        exchange.at_once(lambda copy: copy.copy_all(tell), self._copies, _AT_ONCE)
         move.copied = sum(copy.bytes for copy in self._copies)
         move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up()
@@ -875,8 +871,6 @@ class ShardMover(Mover):
         if wanted == "kept":
             return
         back = reversed_move(move)
-        self._lease.release()
-        self._progress(f"keeping {move.source} up to date")
 
         def mark(emptied: bool, *commands: Arguments) -> None:
             """Have the fences tell whether the sources lack keys."""
@@ -888,6 +882,8 @@ class ShardMover(Mover):
             gate.write_under(self._old, before, writes)
 
         with taking_part(config, Change(kind="keep", name=move.name, within=move.id)):
+            self._lease.release()
+            self._progress(f"keeping {move.source} up to date")
             while True:
                 with ExitStack() as attempt:
                     refill = captures is None

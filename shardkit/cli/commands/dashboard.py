@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -23,6 +24,7 @@ from shardkit.cli.text import size
 from shardkit.errors import ConfigError, extra, natural
 
 TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
+_CONNECTIONS = 400  # that are open at once
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -80,7 +82,15 @@ def dashboard(
                 hosts=(*_HERE, host) if is_local else ("*",),
             )
             config = uvicorn.Config(
-                app, host, port, log_level="warning", timeout_graceful_shutdown=1, lifespan="off"
+                app,
+                host,
+                port,
+                http=_protocol(),
+                ws="none",
+                backlog=100,
+                log_level="warning",
+                timeout_graceful_shutdown=1,
+                lifespan="off",
             )
             server = uvicorn.Server(config)
             family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
@@ -95,6 +105,22 @@ def dashboard(
         finally:
             fleet.close()
     return 0
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Return a class of connections of which too many close one that sends no whole request."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # which limits headers, too
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            others: list[Any] = [one for one in self.connections if not one.transport.is_closing()]
+            if len(others) > _CONNECTIONS:
+                cycles = ((one, one.cycle) for one in others if one is not self)
+                silent = (one for one, c in cycles if not c or c.response_complete or c.more_body)
+                next(silent, self).transport.abort()
+
+    return Connection
 
 
 _WAIT = 30  # looks for the first answers of all servers

@@ -24,6 +24,7 @@ from shardkit.cli.options import command, config_server, group
 from shardkit.cli.output import GOOD, Cell, Output, Table, identifier, number, wordy, write_error
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import printable, size
+from shardkit.config.entry import write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
@@ -658,8 +659,9 @@ def plan(
     planned = plan_growth(component, servers, **options)
     if out is not None:
         try:
-            with out.open("x", encoding="utf-8") as file:
-                file.write(planned.to_yaml())
+            if out.exists():
+                raise click.UsageError(f"{out} cannot be written: it exists")
+            write_private(out, planned.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
     steps = [{**asdict(step), "commands": planned.commands(step)} for step in planned.steps]

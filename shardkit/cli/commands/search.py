@@ -23,9 +23,9 @@ from shardkit.cli.output import GOOD, Cell, Output, identifier, number, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import printable
+from shardkit.config.entry import replacing
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
-from shardkit.network.topology.saved import replacing
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search import files as readers
 from shardkit.search.documents import Document, Hit, Results

@@ -255,21 +255,19 @@ def show_locks(
     Without components, of all. Goes over all keys of the servers with SCAN. Exits with 1 if one
     could not be asked.
     """
-    failed = False
+    failures: dict[str, Exception] = {}
     rows: list[LockState] = []
     with opened(where) as topology:
         chosen, broken = topology.components(names)
         for component in chosen.values():
             try:
-                rows += lock_states(topology.kit, component)
+                rows += lock_states(topology.kit, component, failures)
             except ServerErrors as error:
-                output.warning(f"{component.name}: {reason(error)}")
-                failed = True
-        for name, problem in broken.items():
-            output.warning(f"{name}: {problem}")
-            failed = True
+                failures[component.name] = error
+    for name, problem in [*((n, reason(e)) for n, e in failures.items()), *broken.items()]:
+        output.warning(f"{name}: {problem}")
     write_rows(output, _LOCK_FIELDS, rows)
-    return int(failed)
+    return int(bool(failures or broken))
 
 
 @command("shardkit locks break orders stock --reason 'its host is gone'", name="break", group=locks)

@@ -284,11 +284,9 @@ def init(
     """
     text = (files("shardkit.cli.demo") / "local.yaml").read_text("utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{path} exists", "name another file") from None
+    if path.exists():
+        raise ConfigError(f"{path} exists", "name another file")
+    write_private(path, text)
     output.answer({"file": str(path)}, f"{path} is written; run it with: shardkit up {path}", GOOD)
     return 0
 

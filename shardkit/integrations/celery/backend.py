@@ -76,8 +76,24 @@ class ShardKitBackend(KeyValueStoreBackend):
         return self._run(*(self._command("GET", key) for key in keys))
 
     def set(self, key: Key, value: Any) -> None:
-        expiry = ("EX", self.expires) if self.expires else ()
-        self._run(self._command("SET", key, value, *expiry))
+        self._run(self._command("SET", key, value, *self._expires_in))
+
+    def _set_with_state(self, key: Key, value: Any, state: str) -> None:
+        if state != states.RETRY:
+            self.set(key, value)
+            return
+        replaced = 0
+        while not replaced:
+            old = self.get(key) or b""
+            if old and self.decode(old)["status"] in states.READY_STATES:
+                return  # the next run was faster
+            args = (old, value, *self._expires_in)
+            call = lua_call(self._opened[1], "integrations/replace", [key], args, idempotent=True)
+            [replaced] = self._run(call)
+
+    @property
+    def _expires_in(self) -> tuple[Argument, ...]:
+        return ("EX", self.expires) if self.expires else ()
 
     def delete(self, key: Key) -> None:
         self._run(self._command("UNLINK", key))

@@ -467,7 +467,7 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         try:
-            self._reading.settimeout(timeout)
+            self._reading.settimeout(None if timeout is None else max(0, timeout))
             self._reading.recv(1)
         except BlockingIOError:
             raise TimeoutError from None

@@ -12,6 +12,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -29,7 +30,6 @@ from django.utils.module_loading import import_string
 from shardkit import log_records
 from shardkit.errors import (
     InvalidArgumentError,
-    ShardErrors,
     ShardFailure,
     ShardKitError,
     StructureError,
@@ -101,11 +101,7 @@ class ShardKitCache(BaseCache):
         self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> bool:
         """Set a value if there is none; return whether it was set."""
-        stored, seconds = self._key(key, version), self._seconds(timeout)
-        if seconds == 0:
-            return not self.has_key(key, version)
-        args = ("SET", stored, self._dump(value), "NX", *_expiry(seconds))
-        return bool(self._one(Command(self._component, stored, args), False))
+        return self.set(key, value, timeout, version, nx=True)
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         """Return a value, or the default."""
@@ -113,10 +109,21 @@ class ShardKitCache(BaseCache):
         return default if reply is None else self._load(reply)
 
     def set(
-        self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
-    ) -> None:
-        """Set a value."""
-        self._one(self._set(self._key(key, version), value, self._seconds(timeout)), None)
+        self,
+        key: Any,
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+        *,
+        nx: bool = False,
+        xx: bool = False,
+    ) -> bool:
+        """Set a value, with ``nx`` if there is none, with ``xx`` if there is; return whether."""
+        stored, seconds = self._key(key, version), self._seconds(timeout)
+        if seconds == 0 and nx:
+            return not self.has_key(key, version)
+        conditions = ["NX"] * nx + ["XX"] * xx
+        return bool(self._one(self._set(stored, value, seconds, *conditions), None))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Change when a value expires; return whether there is one."""
@@ -146,7 +153,7 @@ class ShardKitCache(BaseCache):
             return self._one(request, None, _incremented)
 
         while True:
-            reply = call("integrations/cache_incr", delta)
+            reply = call("integrations/cache_incr", int(delta))
             if reply is None:
                 raise ValueError(f"Key {key!r} not found")
             if isinstance(reply, int):
@@ -155,7 +162,7 @@ class ShardKitCache(BaseCache):
             value = self._load(old)
             if type(value) is not int:
                 raise ValueError(f"{key!r} is not an integer")
-            if call("integrations/cache_replace", old, value + delta):
+            if call("integrations/replace", old, value + delta, "KEEPTTL"):
                 return value + delta
 
     def get_or_set(
@@ -188,7 +195,7 @@ class ShardKitCache(BaseCache):
         finally:
             with suppress(ShardKitError):  # it expires
                 lock.release()
-                self._run([self._command("EXPIRE", lock.key, 60)])  # not one for each key, for days
+                self._run([self._command("EXPIRE", lock.key, 60)], 0)  # not one for each, for days
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""
@@ -207,8 +214,7 @@ class ShardKitCache(BaseCache):
         """Return the values that there are, by key."""
         names = {self._key(key, version): key for key in keys}
         batch = [self._command("GET", stored) for stored in names]
-        replies = self._checked(self._run(batch), [None] * len(batch))
-        rows = zip(names.values(), replies, strict=True)
+        rows = zip(names.values(), self._run(batch, None), strict=True)
         return {key: self._load(value) for key, value in rows if value is not None}
 
     def set_many(
@@ -217,15 +223,13 @@ class ShardKitCache(BaseCache):
         """Set values; return the keys of those that could not be set."""
         seconds = self._seconds(timeout)
         batch = [self._set(self._key(key, version), value, seconds) for key, value in data.items()]
-        replies = self._run(batch)
-        self._checked(replies, [None] * len(batch))
-        rows = zip(data, replies, strict=True)
-        return [key for key, reply in rows if isinstance(reply, ShardFailure)]
+        replies = self._run(batch, None)
+        return [key for key, reply in zip(data, replies, strict=True) if reply is None]
 
     def delete_many(self, keys: Iterable[Any], version: int | None = None) -> None:
         """Delete values."""
         batch = [self._command("UNLINK", self._key(key, version)) for key in keys]
-        self._checked(self._run(batch), [0] * len(batch))
+        self._run(batch, 0)
 
     def clear(self) -> bool:
         """Delete all values of this cache, of every version; other keys of the component stay.
@@ -287,6 +291,22 @@ class ShardKitCache(BaseCache):
         milliseconds = round(1000 * self._time(timeout))
         return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
 
+    def pexpire(self, key: Any, timeout: float, version: int | None = None) -> bool:
+        """Likewise, in ``timeout`` milliseconds."""
+        return self.expire(key, timeout / 1000, version)
+
+    def expire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
+        """Likewise, at a time: a datetime, or Unix time in seconds."""
+        milliseconds = 1000 * (when.timestamp() if isinstance(when, datetime) else when)
+        return self.pexpire_at(key, milliseconds, version)
+
+    def pexpire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
+        """Likewise, at a time: a datetime, or Unix time in milliseconds."""
+        if isinstance(when, datetime):
+            return self.expire_at(key, when, version)
+        command = self._command("PEXPIREAT", self._key(key, version), round(when))
+        return bool(self._one(command, 0))
+
     def persist(self, key: Any, version: int | None = None) -> bool:
         """Have a value not expire; return whether there is one that would have."""
         return bool(self._one(self._command("PERSIST", self._key(key, version)), 0))
@@ -347,11 +367,12 @@ class ShardKitCache(BaseCache):
     def _command(self, name: str, stored: str, *args: Argument) -> Command:
         return Command(self._component, stored, (name, stored, *args))
 
-    def _set(self, stored: str, value: Any, seconds: int | None) -> Command:
+    def _set(self, stored: str, value: Any, seconds: int | None, *conditions: str) -> Command:
         data = self._dump(value)  # also of a value that is not kept: it must be one that can be
         if seconds == 0:
             return self._command("UNLINK", stored)
-        return self._command("SET", stored, data, *_expiry(seconds))
+        expiry = () if seconds is None else ("EX", seconds)
+        return self._command("SET", stored, data, *conditions, *expiry)
 
     def _dump(self, value: Any) -> Any:
         if type(value) is int:
@@ -378,36 +399,27 @@ class ShardKitCache(BaseCache):
         return self._serializer.loads(stored)
 
     def _one(self, request: Command | Transaction, missing: Any, read: Any = None) -> Any:
-        return self._checked(self._run([request], read), [missing])[0]
+        return self._run([request], missing, read)[0]
 
-    def _run(self, batch: list[Any], read: Callable[[Any], Any] | None = None) -> list[Any]:
-        """Send a batch; failures are among the replies, which ``read`` may convert."""
-        if not batch:
-            return []
+    def _run(self, batch: list[Any], missing: Any, read: Any = None) -> list[Any]:
+        """Send a batch; return its replies as ``read`` converts them.
 
-        def steps() -> Operation[list[Any]]:
-            replies = yield Partial(batch)
-            require_right(batch, replies)
-            return replies if read is None else list(map(read, replies))
+        Raise failures; where they are ignored, return ``missing`` in their places.
+        """
+        replies = [missing] * len(batch)
 
-        try:
-            return kit_of(self._topology).driver.run(steps())
-        except ShardKitError as error:
-            if not self._ignore:
-                raise
-            return [ShardFailure(error.message, error.remedy)] * len(batch)
+        def steps() -> Operation[None]:
+            answers = yield Partial(batch)
+            require_right(batch, answers)
+            answers = Replies(map(read, answers) if read else answers)
+            replies[:] = [missing if _has_failed(answer) else answer for answer in answers]
+            raise_failures(answers, own=False)
 
-    def _checked(self, replies: list[Any], missing: list[Any]) -> list[Any]:
-        """Return replies; those that failed as missing, or raise, as it is set."""
-        failed = Replies(replies)
-        try:
-            raise_failures(failed, own=False)
-        except ShardErrors as errors:
-            self._ignored(errors)
-            return [
-                instead if _has_failed(reply) else reply
-                for reply, instead in zip(replies, missing, strict=True)
-            ]
+        if batch:
+            try:
+                kit_of(self._topology).driver.run(steps())
+            except ShardKitError as error:
+                self._ignored(error)
         return replies
 
     def _ignored(self, error: Exception) -> None:
@@ -444,10 +456,6 @@ for _name in _ONE_CALL:
 def _has_failed(reply: Any) -> bool:
     several = reply if isinstance(reply, list) else [reply]
     return any(isinstance(error, ShardFailure) for error in several)
-
-
-def _expiry(seconds: int | None) -> tuple[Argument, ...]:
-    return () if seconds is None else ("EX", seconds)
 
 
 def _literal(text: str) -> str:

@@ -155,15 +155,10 @@ class Closable(ConnectionState):
         one. With ``more``, further replies follow. After redis-py's ConnectionError or
         TimeoutError, the connection is closed. Cost: one exchange.
         """
-        replies: list[Any] = []
         with within(deadline or current.get()):
             if data:
                 self.send_packed_command(PackedCommands((data,)))
-            while len(replies) < count:
-                try:
-                    replies.append(self.read_response(disable_decoding=raw))
-                except ResponseError as error:
-                    replies.append(error)
+            replies = run_steps(self.replies(count, raw))
         return replies, any(isinstance(reply, Exception | list) for reply in replies)
 
     def is_reusable(self) -> bool:
@@ -245,7 +240,7 @@ class Closable(ConnectionState):
             self._end_call()
             self._blocking_for = None
         self.due = max(0, self.due - 1)
-        return self.usable(reply)
+        return self.usable(reply, *args, **kwargs)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
@@ -419,6 +414,11 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.ends
 
+    def _require_loop(self) -> None:
+        """Refuse another event loop than that of the pool that lent it."""
+        if (home := self.home()) is not None:
+            home.require_loop()
+
     def shut_down(self) -> None:
         """Break the connection under its user."""
         if (transport := transport_of(self)) is not None:
@@ -428,6 +428,8 @@ class AsyncClosable(ConnectionState):
         """Close the connection; drop unwritten data, whose sender has got an error."""
         if self.released:
             return
+        if not self.closed:
+            self._require_loop()
         self.tell_closed()
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
@@ -460,6 +462,7 @@ class AsyncClosable(ConnectionState):
         command has just been written, and a BLPOP would continue.
         """
         send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
+        self._require_loop()
         if self.connecting:
             await asyncio.sleep(0)  # read what has come: a refusal, before the server closes it
             if unread(self).startswith((b"-ERR max number of clients", b"-DENIED")):
@@ -481,6 +484,7 @@ class AsyncClosable(ConnectionState):
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
             self._note_blocking()
+        self._require_loop()
         read, blocks = super().read_response, self._blocking_for
         reply = self._at_hand(*args, **kwargs)
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
@@ -509,7 +513,7 @@ class AsyncClosable(ConnectionState):
             self._blocking_for = None
         if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
             self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
-        return self.usable(reply)
+        return self.usable(reply, *args, **kwargs)
 
 
 @asynccontextmanager
@@ -608,7 +612,11 @@ class AsyncTcpConnection(_ToAnyAddress, _AsyncReplies, aioredis.Connection):
 
 
 class AsyncTlsConnection(_ToAnyAddress, _AsyncReplies, aioredis.SSLConnection):
-    """The awaiting TLS connection."""
+    """The awaiting TLS connection, which reads its certificates whenever it connects."""
+
+    async def _connect(self) -> None:
+        self.ssl_context.context = None  # redis-py's, with certificates that may have expired
+        await super()._connect()
 
 
 class AsyncUnixConnection(_AsyncReplies, aioredis.UnixDomainSocketConnection):

@@ -46,18 +46,19 @@ from shardkit.network.connections.redis_private import (
     lost_its_role,
     move_connection,
     slots_of,
-    undecodable,
 )
 from shardkit.network.connections.replies import (
     CLOSED,
     MAX_REPLY_BYTES,
     ReplyParser,
+    decoded,
     refuses_to_serve,
 )
 from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import printable
 from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.reply_kinds import READING_ERRORS, is_over_reply
 from shardkit.operations.steps import run_by_face
 
 LOST = (ConnectionError, TimeoutError, OSError)
@@ -311,8 +312,11 @@ class ConnectionState(SelectedDatabase):
                 replies.append(refused)
         return replies
 
-    def usable(self, reply: Any) -> Any:
-        """Return a reply; raise InvalidResponse if it tells slots that redis-py cannot read."""
+    def usable(self, reply: Any, *_: Any, push_request: bool = False, **__: Any) -> Any:
+        """Return a reply; raise InvalidResponse for slots or messages that redis-py cannot read."""
+        if push_request:
+            require_kind("SUBSCRIBE", reply)
+            return decoded(reply, self.encoder)  # type: ignore[attr-defined]
         if self.asks_slots:
             self.asks_slots = False
             require_kind("CLUSTER SLOTS", reply or ())  # without any, redis-py raises IndexError
@@ -331,7 +335,7 @@ class ConnectionState(SelectedDatabase):
         It may be an error, of the server or of the reply; INCOMPLETE if there is none.
         """
         parser = self.reply_parser
-        if parser is None or self.protocol != 2:
+        if parser is None or self.protocol != 2 or self.ends:  # pushes may come
             return INCOMPLETE
         try:
             return parser.gets_raw() if disable_decoding else parser.gets_decoded()
@@ -343,9 +347,7 @@ class ConnectionState(SelectedDatabase):
         if isinstance(reply, Exception):
             raise reply
         encoder = self.encoder  # type: ignore[attr-defined]
-        return (
-            decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
-        )
+        return reply if disable_decoding else decoded(reply, encoder)
 
     @property
     def is_replaced(self) -> bool:
@@ -496,7 +498,12 @@ class ConnectionState(SelectedDatabase):
     @run_by_face
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
         """Send redis-py's introduction, and open the database; subscriptions follow."""
-        yield partial(super().on_connect_check_health, *args, **kwargs)  # type: ignore[misc]
+        try:
+            yield partial(super().on_connect_check_health, *args, **kwargs)  # type: ignore[misc]
+        except READING_ERRORS as error:
+            if not is_over_reply(error):  # of a provider of credentials
+                raise
+            raise ConnectionError("the reply to HELLO cannot be used") from error
         self.login_expires = self.login is not None and self.login.expires
         self.forget_databases()
         yield self.enter
@@ -532,20 +539,6 @@ class ConnectionState(SelectedDatabase):
         """Emit the event that it is being closed, if it is connected."""
         if handlers and self.is_connected:
             emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
-
-
-def decoded(reply: Any, encoder: Any) -> Any:
-    """Return a reply that was read as bytes as redis-py decodes it."""
-    if isinstance(reply, bytes):
-        try:
-            return encoder.decode(reply)
-        except UnicodeDecodeError as error:
-            raise undecodable(error) from None
-    if isinstance(reply, list | set | tuple):
-        return type(reply)(decoded(part, encoder) for part in reply)
-    if isinstance(reply, dict):
-        return {decoded(k, encoder): decoded(v, encoder) for k, v in reply.items()}
-    return reply
 
 
 def released_error() -> ConnectionError:

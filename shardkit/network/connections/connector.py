@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -140,6 +141,25 @@ class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
+@cache
+def _finding_nodes(kind: Any) -> Any:
+    """Return a class of subscribers that waits until the cluster is known; redis-py's does not."""
+
+    class ClusterSubscriber(kind):  # type: ignore[misc]
+        async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+            await self.cluster.initialize()
+            try:
+                return await super().execute_command(*args, **kwargs)
+            except KeyError as error:
+                raise RedisClusterException(f"no node has slot {error} of {args[1]!r}") from None
+
+        async def ssubscribe(self, *args: Any, **kwargs: Any) -> None:
+            await self.cluster.initialize()
+            await super().ssubscribe(*args, **kwargs)
+
+    return ClusterSubscriber
+
+
 class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
@@ -161,6 +181,12 @@ class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # ty
         """Execute a command. Wait until the cluster is known."""
         await self.initialize()
         return await super().execute_command(*args, **kwargs)
+
+    def pubsub(self, *args: Any, **kwargs: Any) -> Any:
+        """Return redis-py's subscriber to the cluster."""
+        pubsub = super().pubsub(*args, **kwargs)
+        pubsub.__class__ = _finding_nodes(type(pubsub))  # type: ignore[arg-type]
+        return pubsub
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""

@@ -32,6 +32,7 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider
 from shardkit import log_records
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError, MissingExtraError, extra
+from shardkit.operations.arguments import accepts, is_text
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.interruptions import reraise_handlers
 
@@ -70,10 +71,15 @@ class TokenSource(CredentialProvider):
             ConfigError: the provider failed. Its own error is left out: it may contain a secret.
             MissingExtraError: a package is not installed.
         """
+        last = self._last
+        if last is not None and time.monotonic() < last.renew_at:
+            return last
         with self._lock:
             last, now = self._last, time.monotonic()
             if last is not None and now < last.renew_at:
                 return last
+            if last is not None:  # others use it while the provider is asked, which may take long
+                last.renew_at = max(now, (now + last.expires_at) / 2)
             try:
                 return self._asked(now)
             except MissingExtraError:
@@ -106,7 +112,7 @@ class TokenSource(CredentialProvider):
             given = getattr(import_module(module), function)(**options.get("options", {}))
         user, password, *rest = given if isinstance(given, tuple) else (self._user, given)
         [seconds] = rest or [math.inf]
-        if not (isinstance(password, str) and password and seconds > 0):
+        if not (is_text(password) and password and accepts(str | None, user) and seconds > 0):
             raise TypeError
         made = ExpiringPassword((user, password) if user else (password,))
         made.renew_at, made.expires_at = now + seconds * _USED, now + seconds

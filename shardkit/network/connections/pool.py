@@ -45,7 +45,10 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.connection_state import (
+    ELSEWHERE,
+    ENDED,
     ConnectionState,
+    closed_error,
     released_error,
     require_open,
 )
@@ -60,7 +63,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.connections.sentinels import Master
 from shardkit.operations.deadlines import Deadline, current, within
-from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.forks import process, renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
@@ -238,6 +241,15 @@ class AsyncConnections(Connections):
 
     def __init__(self) -> None:
         self.after_fork()
+        self._loop, self._pid = asyncio._get_running_loop(), process.pid
+
+    def require_loop(self) -> None:
+        """Refuse another event loop than theirs; a forked child's takes them over."""
+        running = asyncio._get_running_loop()
+        if self._loop is None or self._pid != process.pid:
+            self._loop, self._pid = running, process.pid
+        elif self._loop is not running:
+            raise closed_error(ENDED if self._loop.is_closed() else ELSEWHERE)
 
     @staticmethod
     def close(connection: Any) -> None:
@@ -573,17 +585,6 @@ class _Common:
 
     # ---- what redis-py's code and other libraries call
 
-    def get_encoder(self) -> Any:
-        given = self.connection_kwargs
-        return given.get("encoder_class", Encoder)(
-            encoding=given.get("encoding", "utf-8"),
-            encoding_errors=given.get("encoding_errors", "strict"),
-            decode_responses=given.get("decode_responses", False),
-        )
-
-    def get_protocol(self) -> Any:
-        return self.connection_kwargs.get("protocol")
-
     def set_retry(self, retry: Any) -> None:
         self.separate()
         self.connection_kwargs["retry"] = retry
@@ -699,14 +700,6 @@ class Pool(_Common, redis.ConnectionPool):
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._or_dropped(connection, connection.connect))
 
-    def close(self) -> None:
-        """Close all connections; the next use opens others."""
-        self.disconnect()
-
-    def owns_connection(self, connection: Any) -> int:
-        """Whether a connection is this process's."""
-        return bool(connection.pid == os.getpid())
-
     def disconnect_free_connections(self, *args: Any, **kwargs: Any) -> None:
         """Close idle connections."""
         self.drop_idle()
@@ -721,9 +714,15 @@ class Pool(_Common, redis.ConnectionPool):
 class AsyncPool(_Common, aioredis.ConnectionPool):
     """A pool for the tasks of an event loop."""
 
+    connections: AsyncConnections
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
+    encoder_class = Encoder
     run = staticmethod(arun_steps)
+
+    def _take_usable(self, connection: Any = None) -> Any:
+        self.connections.require_loop()
+        return super()._take_usable(connection)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
@@ -753,6 +752,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close connections; see `_Common`. A coroutine function, as redis-py's is."""
+        self.connections.require_loop()
         await super().disconnect(inuse_connections)
 
     aclose = disconnect

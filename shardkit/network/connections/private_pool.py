@@ -146,3 +146,8 @@ class AsyncPrivatePool(_FollowsEntry, AsyncPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[bool], Awaitable[Any]]
+
+    def switch_to(self, client: Any) -> None:
+        """Switch to the entry of a client of the same event loop."""
+        self.connections.require_loop()
+        super().switch_to(client)

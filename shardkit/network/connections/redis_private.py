@@ -59,6 +59,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
+from shardkit.operations.reply_kinds import READING_ERRORS
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -149,7 +150,9 @@ class _Limited:
                 headers.feed(data, len(data))
             elif isinstance(reply, PushNotification):
                 self._pushed_at = self._pushed_at or time.monotonic()
-                reply = yield partial(self.handle_push_response, reply)
+                name = reply[0] if reply else None
+                if isinstance(name, bytes | str) and name.isascii():
+                    reply = yield partial(self.handle_push_response, reply)
                 if push_request:
                     return reply
                 size = 0 if replies.may_block else size
@@ -543,6 +546,9 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
                 return await learn(any_node)
             except (ConnectionError, RedisTimeoutError) as error:
                 failure = error
+            except READING_ERRORS as error:
+                text = f"the reply to COMMAND cannot be used ({type(error).__name__})"
+                failure = InvalidResponse(text)
         assert failure is not None
         raise failure
 

@@ -31,13 +31,13 @@ from shardkit.operations.deadlines import Deadline
 
 _AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
 _SIGNS = b"".join(_AGGREGATES)
-_LIST = ord("*")
+_LIST, _ATTRIBUTE = b"*|"
 SCALARS = b"$+:-"  # first bytes of replies without elements
 _SHORT = 4096  # bytes in which it takes less time to look for all signs at once
 _SMALLEST = 8  # bytes of an element, in a list if not in the reply
 _LONG = {
-    kind: re.compile(re.escape(kind) + rb"(?:([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z)")
-    for kind in _AGGREGATES
+    kind: re.compile(rb"%b(?:([0-9]{%d,19})\r\n|[0-9]{0,19}\r?\Z)" % (re.escape(kind), digits))
+    for kind, digits in zip(_AGGREGATES, (7, 7, 7, 7, 1), strict=True)  # no attribute can be read
 }
 
 
@@ -84,6 +84,8 @@ class HeaderCheck:
         data, start = self._data, len(self._data) - self.held
         if not self._reader.has_data():
             count = int(data[start + 1 : start + 21].partition(b"\r")[0])
+            if data[start] == _ATTRIBUTE:
+                raise InvalidResponse("a reply has attributes, which hiredis mistakes for replies")
             raise InvalidResponse(
                 f"a reply announces {count:,} elements, more than fit into {self._limit:,} bytes "
                 "(max_reply_bytes)"
@@ -105,7 +107,8 @@ class HeaderCheck:
                 if match.start() >= first:
                     break
                 count = int(match[1] or 0) * (2 if kind in b"%|" else 1)
-                if match[1] is None or count * _SMALLEST > self._limit:
+                too_many = kind == b"|" or count * _SMALLEST > self._limit
+                if match[1] is None or too_many:
                     first, self.suspect = match.start(), match[1] is not None
                     break
         return first
@@ -154,7 +157,7 @@ class ReplyParser:
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self.may_block = False
-        encoder = connection.encoder
+        self._encoder = encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
             protocolError=InvalidResponse,
@@ -170,7 +173,8 @@ class ReplyParser:
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
             self.gets_raw = partial(self.reader.gets, False)
-            self.gets_decoded = self._decoded
+            usual = connection.protocol == 2
+            self.gets_decoded = self._decoded if usual else self._decoded_among_pushes
 
     def check(self, seconds: float, size: int) -> None:
         """Raise redis-py's error if incomplete replies have taken too long or are too large."""
@@ -235,6 +239,20 @@ class ReplyParser:
             self.refused = True
             return undecodable(error)
 
+    def _decoded_among_pushes(self) -> Any:
+        """Return the next reply or push; bytes of a push that cannot be decoded, or else the error.
+
+        Of what hiredis cannot decode, it does not say whether it was a push.
+        """
+        reply = self.gets_raw()
+        try:
+            return decoded(reply, self._encoder)
+        except ResponseError as error:
+            if isinstance(reply, hiredis.PushNotification):
+                return reply
+            self.refused = True
+            return error
+
     def _error(self, text: str) -> Exception:
         if _LACKS_EXEC.match(text):
             raise InvalidResponse("the server lacks EXEC: set `select: confirmed`, use no MULTI")
@@ -247,3 +265,19 @@ class ReplyParser:
         self.refused = True
         self.unusable = self.unusable or refuses_to_serve(error)
         return error
+
+
+def decoded(reply: Any, encoder: Any) -> Any:
+    """Return a reply that was read as bytes as redis-py decodes it, if it does."""
+    if not encoder.decode_responses:
+        return reply
+    if isinstance(reply, bytes):
+        try:
+            return encoder.decode(reply)
+        except UnicodeDecodeError as error:
+            raise undecodable(error) from None
+    if isinstance(reply, list | set | tuple):
+        return type(reply)(decoded(part, encoder) for part in reply)
+    if isinstance(reply, dict):
+        return {decoded(k, encoder): decoded(v, encoder) for k, v in reply.items()}
+    return reply

@@ -38,7 +38,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardUnavailable,
 )
-from shardkit.network.connections.connection_state import decoded, require_open
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
     ClusterClient,
@@ -56,6 +56,7 @@ from shardkit.network.connections.redis_private import (
     reply_callbacks,
     str_if_bytes,
 )
+from shardkit.network.connections.replies import decoded
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import MOVING, pauses_for
 from shardkit.network.links.user_clients import (

@@ -12,23 +12,21 @@ the passwords that the entries hold, so only its owner may read it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
 import os
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 from shardkit import log_records
 from shardkit.config.component import EPOCH_KEY, Stored
-from shardkit.config.entry import open_regular
+from shardkit.config.entry import open_regular, replacing
 from shardkit.errors import ConfigServerError
 from shardkit.operations.arguments import parse_json
 from shardkit.operations.forks import renewed_in_children
@@ -212,33 +210,6 @@ class SavedEntries:
     def after_fork(self) -> None:
         """Forget the parent's thread and lock in a forked child."""
         self._lock, self._thread = threading.Lock(), None
-
-
-@contextmanager
-def replacing(path: Path, *, keeps: bool = False) -> Iterator[BinaryIO]:
-    """Give a file that replaces another at the end, at once; only this user can read it.
-
-    With ``keeps`` it has that one's owner, group and mode. Raises OSError.
-    """
-    path = path.resolve() if keeps else path.absolute()  # a link stays one
-    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            if keeps and path.exists():
-                before, new = path.stat(), os.fstat(number)
-                if not stat.S_ISREG(before.st_mode):
-                    raise OSError(errno.EINVAL, "it is no regular file", str(path))
-                if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
-                    os.fchown(number, before.st_uid, before.st_gid)
-                os.fchmod(number, before.st_mode & 0o777)
-            yield file
-            file.flush()
-            os.fsync(number)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 @contextmanager

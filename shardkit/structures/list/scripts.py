@@ -311,7 +311,12 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
     1,000 are missing; among all keys of the server, if these ends are impossible.
     """
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
-    [reply] = yield Partial([Command(to, key, ("HMGET", key, "first", "last", "due"))])
+    [reply, present] = yield Partial(
+        [
+            Command(to, key, ("HMGET", key, "first", "last", "due")),
+            Command(to, key, ("EXISTS", scripts.keys[0])),
+        ]
+    )
     first, last, due = reply if isinstance(reply, list) else (None, None, None)
     start, stop = _number(first), _number(last)
     sizes_by_part: dict[int, int] = {}
@@ -341,6 +346,9 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
         yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in page)]
     if remove:
         sizes_by_part.clear()
+    elif present == 0 and not sizes_by_part:  # there is no list
+        yield [Command(to, key, ("UNLINK", key, scripts.signal))]
+        return {}
     lowest, highest = min(sizes_by_part, default=0), max(sizes_by_part, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
     left, right = sizes_by_part.get(lowest, 0), sizes_by_part.get(highest, 0)

@@ -416,7 +416,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
-        return (yield from self.layout.rebuild())
+        return (yield from self._count())
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
         return scored("ADD", "NX")(members, [repr(score) for score in values])
@@ -484,8 +484,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     @operation
     def zcard(self) -> Operation[int]:
         """Return how many members there are. Cost: one exchange, one command per group."""
-        yield from self._open()
-        return (yield from self.layout.count()) or 0
+        return (yield from self._count())
 
     @operation
     def zcount(self, min: ScoreBound, max: ScoreBound) -> Operation[int]:

@@ -159,7 +159,7 @@ _LOG: Final = logging.getLogger("shardkit.lua")
 _LOG_LEVELS: Final = {0: logging.DEBUG, 1: logging.INFO, 2: logging.INFO, 3: logging.WARNING}
 _NULL: Final = object()
 _SETUP: Final = """
-function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
+function(call, pcall_, refuse, sha1hex, log, encode, decode, null, pack, unpack_, size)
     redis = {
         call = call, pcall = pcall_, log = log,
         LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
@@ -176,15 +176,16 @@ function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
     local function run(script, keys, argv)
         rawset(globals, "KEYS", keys)
         rawset(globals, "ARGV", argv)
-        return script()
+        local done, value = pcall(script)
+        if done then return value end
+        if type(value) == "table" and type(value.err) == "string" then refuse(value.err) end
+        error(value, 0)
     end
     local function run_flat(script, count, ...)
         local keys, argv, given = {}, {}, {...}
         for n = 1, count do keys[n] = given[n] end
         for n = count + 1, select("#", ...) do argv[n - count] = given[n] end
-        rawset(globals, "KEYS", keys)
-        rawset(globals, "ARGV", argv)
-        return script()
+        return run(script, keys, argv)
     end
     local most = %d
     local function open(value)  -- of a table: its kind, and its values
@@ -223,6 +224,7 @@ class _Lua:
         self.run, self.run_flat, self.open, self.compile = setup(
             self._call,
             self._pcall,
+            _refuse,
             _sha1hex,
             _log,
             _encode,
@@ -322,6 +324,10 @@ _runtime = cache(_Lua)
 os.register_at_fork(after_in_child=_runtime.cache_clear)
 
 
+def _refuse(text: bytes) -> None:
+    raise SimpleError(_text(text))
+
+
 def _sha1hex(text: Any) -> bytes:
     return hashlib.sha1(_argument(text), usedforsecurity=False).hexdigest().encode()
 
@@ -397,8 +403,6 @@ class RunsScripts:
                     value = lua.run(function, lua.table(given[:keys]), lua.table(given[keys:]))
                 if type(value) is bytes or type(value) is int:
                     return value
-                if type(value) is tuple:  # a script returns one value: further ones are dropped
-                    value = value[0]
                 return lua.to_reply(value, False)
             except _FAILURES as error:
                 raise SimpleError(

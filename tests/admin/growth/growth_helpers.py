@@ -27,7 +27,7 @@ from moments import killed_at, write_record
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import Move, MovePlan, plan_move, start_move, start_split
+from shardkit.admin.growth import Move, MovePlan, moves, plan_move, start_move, start_split
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -128,6 +128,11 @@ class Fleet:
             follow(self.servers[each], self.servers[0])
         self.push(0, replicas)
         return self.servers
+
+    def is_kept(self) -> bool:
+        """Whether a move's old databases are kept up to date, and others may work on it."""
+        phases = [move.phase for move in moves(self.config)]
+        return phases == ["kept"] and not self.config.exists("config:growth:lease")
 
     def masters(self) -> list[str]:
         stored = [json.loads(self.config.get(f"config:redis:users:{n}")) for n in (0, 1)]

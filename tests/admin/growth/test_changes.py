@@ -259,11 +259,40 @@ def test_the_abort_of_a_reversal_leaves_the_move(fleet: Fleet) -> None:
     ]
 
 
-def test_damaged_records_of_others_are_left_out(own_server: LocalServer) -> None:
+def test_what_a_killed_process_held_ends_though_the_clock_is_set_back(
+    own_server: LocalServer,
+) -> None:
     with own_server.client() as config:
-        config.hset(changes.CHANGES_KEY, "x", "no JSON")
-        config.hset(changes.CHANGES_KEY, "y", "[]")
-        assert read_changes(config) == []
+        hour = time.time() + 3600
+        killed = Change(kind="retire", name="a", databases=["*/*"], until=hour)
+        config.hset(changes.CHANGES_KEY, killed.id, changes.text_of(killed))
+        begin(config, Change(kind="restore", name="b", databases=["*/*"]))
+        config.set("config:growth:lease", "host/1/x", exat=round(hour))
+        with pytest.raises(GrowthError, match="its lease ends within 10 s"), journal.lease(config):
+            pass
+        assert config.pttl("config:growth:lease") <= 10_000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("no JSON", "[]", {"kind": 1}, {"id": []}, {"databases": ["a:1/2", 3]}, {"name": None}),
+        *({"started": "x"}, {"ended": None}, {"until": [1]}, {"within": {}}, {"databases": "x"}),
+    ],
+    ids=str,
+)
+def test_a_damaged_record_stops_only_what_must_not_overlap_a_move(
+    own_server: LocalServer, damage: Any
+) -> None:
+    with own_server.client() as config:
+        good = json.loads(changes.text_of(Change(kind="retire", name="a", databases=["a:1/2"])))
+        text = damage if isinstance(damage, str) else json.dumps({**good, **damage})
+        config.hset(changes.CHANGES_KEY, "x", text)
+        said = r"^b: config:changes \w+ cannot be read, so it may be .*; check it. If nothing is b"
+        with pytest.raises(GrowthError, match=said):
+            begin(config, Change(kind="retire", name="b", databases=["*/*", "odd"]))
+        with taking_part(config, Change(kind="failover", name="b", databases=["*/*"])) as change:
+            assert read_changes(config) == [change]
 
 
 CHANGES_KEY = "config:changes"
@@ -364,7 +393,7 @@ def open_change(kind: str) -> Change:
             kind=kind,
             **common,
         )
-    return Change(kind=kind, name="others", until=1e12, **common)
+    return Change(kind=kind, name="others", until=time.time() + changes.LEASE, **common)
 
 
 @pytest.fixture
@@ -431,7 +460,7 @@ def test_pairs_of_commands_that_are_at_work_follow_the_table(
     [opened, _] = begins(fleet, words, first)
     assert opened is not None
     stored = json.loads(fleet.config.hget(CHANGES_KEY, opened.id))  # type: ignore[arg-type]
-    stored |= {"owner": "elsewhere/1", "until": 1e12 if opened.until else 0.0}
+    stored["owner"] = "elsewhere/1"
     wrong = []
     for second in random.Random(first).sample(sorted(COMMANDS), drawn(4, len(COMMANDS))):
         fleet.config.delete(CHANGES_KEY)
@@ -439,6 +468,7 @@ def test_pairs_of_commands_that_are_at_work_follow_the_table(
         alone, said = begins(fleet, words, second)
         assert alone is not None, said
         fleet.config.hdel(CHANGES_KEY, alone.id)
+        stored["until"] = opened.until and time.time() + changes.LEASE
         fleet.config.hset(CHANGES_KEY, opened.id, json.dumps(stored))
         beside, said = begins(fleet, words, second)
         is_apart = alone.kind in APART[opened.kind] and alone.touches(opened)

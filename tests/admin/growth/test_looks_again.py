@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import before_sending, client_of
-from faces import eventually
+from faces import PATIENCE, eventually
 from growth_helpers import (
     PATIENT,
     Fleet,
@@ -263,7 +263,7 @@ def test_old_databases_are_kept_up_to_date_after_an_offline_copy(fleet: Fleet, f
     with ThreadPoolExecutor(1) as threads:
         move = ["users:1"], fleet.name(1)
         keeper = threads.submit(call, face, "start_move", fleet.config, *move, **options)
-        assert eventually(lambda: [each.phase for each in moves(fleet.config)] == ["kept"], 60)
+        assert eventually(fleet.is_kept, 60)
         with shardkit.connect(fleet.url) as kit:
             users = kit.key_sharded("users")
             users.mset({f"k{n}": n + 1 for n in range(50)})
@@ -454,7 +454,7 @@ def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str)
 
 
 @faces
-def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -> None:
+def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str, lower: Any) -> None:
     small(fleet)
     with LocalCluster() as cluster:
         node = cluster.nodes[0].address
@@ -462,7 +462,9 @@ def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -
             start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
         for each in cluster.nodes:
             each.pause()  # as if they were gone
+        lower(copy_answer=0.2 * PATIENCE)
         assert call(face, "abort_move", fleet.config, "users").phase == "aborted"
+        lower(copy_answer=10.0)
         assert still_there(fleet)
         for each in cluster.nodes:
             each.resume()

@@ -338,7 +338,7 @@ def test_old_databases_are_kept_up_to_date_until_a_split_is_reversed(
     with ThreadPoolExecutor() as threads:
         with losing_nothing(fleet, shards=None):
             split = threads.submit(start_split, fleet.config, "users", **new)
-            assert eventually(lambda: stored(fleet) == (3, "crc32", 1) and phase(fleet) == "kept")
+            assert eventually(lambda: stored(fleet) == (3, "crc32", 1) and fleet.is_kept())
             time.sleep(0.3)  # some writes are copied back
             if is_killed:  # its copy is lost with it
                 with killed_at("keep up to date"):
@@ -366,7 +366,7 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
     new: Any = {"shards": 3, "over": [fleet.name(server)], "keep": True, "hold": PATIENT}
     with ThreadPoolExecutor() as threads:
         split = threads.submit(start_split, fleet.config, "users", **new)
-        assert eventually(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        assert eventually(fleet.is_kept)
         with shardkit.connect(fleet.url) as kit, fleet.servers[server].client() as client:
             router = kit.key_sharded("users")
             router["k1"].set("k1", "new")
@@ -406,7 +406,7 @@ def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> N
         router = kit.key_sharded("users")
         begin = partial(start_move, what=["users:1"], to=fleet.name(1), keep=True, hold=PATIENT)
         move = threads.submit(begin, fleet.config)
-        assert eventually(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        assert eventually(fleet.is_kept)
         router.mset({f"k{n}": "new" for n in range(200)})
         assert eventually(lambda: kept(fleet, {(0, 2)}) == kept(fleet, {(1, 2)}) != {})
         back = reverse_move(fleet.config, "users:1", hold=PATIENT)
@@ -654,9 +654,7 @@ def test_late_holders_are_refused_at_every_shard_of_a_split(
         options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT, "keep": keep}
         with overtaken("hold writers", lambda: claim_at_last(other)):
             split = threads.submit(start_split, fleet.config, "users", **options)
-            assert users.eventually(
-                lambda: split.done() or (keep and moves(fleet.config) and phase(fleet) == "kept")
-            )
+            assert users.eventually(lambda: split.done() or (keep and fleet.is_kept()))
         assert writable(first) == writable(second) == []
         shards = users.kit.topology.component("users").shards
         ends = [

@@ -546,6 +546,43 @@ def test_streams_keep_pending_entries_that_were_deleted(fleet: Fleet, face: str,
             assert described(new, f"{{3}}{seed}") == found, seed
 
 
+@faces
+def test_changes_alone_of_a_large_stream_are_copied_while_writers_wait(
+    fleet: Fleet, face: str
+) -> None:
+    """Even if pending entries were deleted."""
+    fleet.push(0)
+    key = "{3}large"
+    with fleet.servers[0].client(db=2) as old, fleet.servers[1].client(db=2) as new:
+        pipe = old.pipeline()
+        for n in range(4000):
+            pipe.xadd(key, {"text": "x" * 200}, id=f"{n + 1}-0")
+        pipe.xgroup_create(key, "g", 0).xgroup_create(key, "h", 0)
+        pipe.xreadgroup("g", "c", {key: ">"}, count=300).xreadgroup("h", "d", {key: ">"}, count=9)
+        pipe.xdel(key, *(f"{n}-0" for n in range(1, 300, 2))).execute()
+        added: list[int] = []
+        facts: list[Any] = []
+
+        def meddle(what: str) -> None:
+            if what == "holding writers":
+                added.append(new.info("commandstats")["cmdstat_xadd"]["calls"])
+                old.xreadgroup("g", "e", {key: ">"}, count=20)
+                old.xadd(key, {"n": 1})
+                old.xdel(key, "2-0", "302-0", "3000-0", old.xadd(key, {"n": 2}))
+                old.xack(key, "g", "1-0", "4-0")
+                old.xgroup_delconsumer(key, "h", "d")
+                old.xgroup_create(key, "new", "$")
+                facts.append(described(old, key))
+                old.connection_pool.disconnect()
+
+        old.connection_pool.disconnect()
+        move = ["users:1"], fleet.name(1)
+        options: Any = {"hold": PATIENT, "progress": meddle}
+        certified(call(face, "start_move", fleet.config, *move, **options))
+        assert [described(new, key)] == facts
+        assert new.info("commandstats")["cmdstat_xadd"]["calls"] < added[0] + 10
+
+
 def test_a_deleted_pending_entry_that_is_missing_is_a_difference(fleet: Fleet) -> None:
     with fleet.servers[0].client() as one, fleet.servers[1].client() as other:
         fill(one, "s", 2, 10)

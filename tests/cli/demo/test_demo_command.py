@@ -23,7 +23,7 @@ import pytest
 import pytest_asyncio
 import redis
 from click.testing import CliRunner, Result
-from faces import PATIENCE, eventually
+from faces import eventually
 from httpx import ASGITransport, AsyncClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -421,7 +421,7 @@ def awk_figures(path: Path) -> dict[str, tuple[int, int]]:
     return {day: (hits[day], visitors[day]) for day in hits}
 
 
-@pytest.mark.timeout(120 * PATIENCE)
+@pytest.mark.timeout(120)
 def test_no_task_is_lost_while_queues_move_and_a_worker_is_killed() -> None:
     pytest.importorskip("celery")
     result = CliRunner().invoke(app, ["demo", "celery", "--tasks", "400", "--json"])

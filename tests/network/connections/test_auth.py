@@ -39,9 +39,14 @@ class Secret:
     def __init__(self) -> None:
         self.user, self.password, self.seconds = "app", "s3cret-0", 1.0
         self.asked, self.fails, self.instead = 0, False, ...
+        self.answers, self.hangs = threading.Event(), threading.Event()
+        self.answers.set()
 
     def __call__(self, **_: Any) -> Any:
         self.asked += 1
+        if self.asked > 1 and not self.answers.is_set():
+            self.hangs.set()
+            assert self.answers.wait(60 * PATIENCE)
         if self.fails:
             raise ValueError(self.password)
         given: Any = (self.user or None, self.password, self.seconds)
@@ -180,6 +185,30 @@ async def test_a_valid_password_is_used_while_its_provider_fails(
     assert "s3cret" not in everything
 
 
+def test_others_use_a_valid_password_while_its_provider_hangs(
+    secret: Secret, server: LocalServer
+) -> None:
+    secret.seconds = 5.0 * PATIENCE  # it is to be renewed a second before it expires
+    secret.answers.clear()
+
+    def ping() -> None:
+        while not secret.hangs.is_set():
+            client.ping()
+            time.sleep(0.02)
+
+    with (
+        shardkit.connect(a_map(port=server.port, auth=auth())) as kit,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        client = kit.client("jobs")
+        renewing = pool.submit(ping)
+        assert secret.hangs.wait(60 * PATIENCE)
+        assert client.ping()
+        assert not renewing.done()
+        secret.answers.set()
+        renewing.result()
+
+
 class Stream(StreamingCredentialProvider):
     """A redis-py's provider that streams."""
 
@@ -279,7 +308,9 @@ def test_functions_are_called_only_if_the_operator_allows_them(
     assert not secret.asked
 
 
-@pytest.mark.parametrize("given", [None, "", b"x", ("u",), ("u", "p", -1), ("u", "p", "1"), 7])
+@pytest.mark.parametrize(
+    "given", [None, "", b"x", ("u",), ("u", "p", -1), ("u", "p", "1"), 7, "\udcff", ("\udcff", "p")]
+)
 def test_what_is_no_password_is_refused(secret: Secret, given: Any, server: LocalServer) -> None:
     secret.instead = given
     with (

@@ -232,6 +232,23 @@ async def test_a_user_keeps_what_it_selects_until_the_release(
         mine.flushall()
 
 
+async def test_pushes_are_no_replies_to_who_has_asked_for_them(
+    kind: str, server: LocalServer
+) -> None:
+    async with opened(kind, described(server)) as face:
+        pool = (await of(face.kit.client("t", 3))).connection_pool
+        connection = await of(pool.get_connection())
+        for args in (("HELLO", 3), ("CLIENT", "TRACKING", "ON"), ("GET", "a")):
+            await of(connection.send_command(*args))
+            await of(connection.read_response())
+        commands = [("GET", "a"), ("SET", "a", 1), ("GET", "a"), ("STRLEN", "a")]
+        await of(connection.send_packed_command(connection.pack_commands(commands)))
+        replies = [await of(connection.read_response()) for _ in commands]
+        await of(pool.release(connection))
+    assert replies == [None, b"OK", b"1", 1]
+    ask(server, "flushall")
+
+
 async def test_a_finished_transaction_leaves_its_connection_open(
     kind: str, server: LocalServer
 ) -> None:
@@ -314,13 +331,37 @@ async def test_a_server_with_too_many_clients_says_so(
                 admin.config_set("maxclients", most)
 
 
-async def test_a_client_refuses_another_event_loop(server: LocalServer) -> None:
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_client_and_what_it_makes_refuse_another_event_loop(
+    private: bool, server: LocalServer
+) -> None:
     async with opened("awaiting", described(server)) as face:
-        third = await of(face.kit.client("t", 3))
+        third = await of(face.kit.client("t", 3, private=private))
         await third.set("k", 1)
-        with pytest.raises(ClosedError, match=r"^this client belongs to another event loop; "):
-            await asyncio.to_thread(lambda: asyncio.run(third.get("k")))
+        pool = third.connection_pool
+        connection, watching, subscriber = (
+            await pool.get_connection(),
+            third.pipeline(),
+            third.pubsub(),
+        )
+        await watching.watch("k")
+        await subscriber.subscribe("news")
+        piped = third.pipeline(transaction=False).get("k")
+        calls: list[Callable[[], Any]] = [
+            *(lambda: third.get("k"), piped.execute, pool.get_connection, pool.disconnect),
+            *(lambda: connection.send_command("GET", "k"), connection.disconnect),
+            *(lambda: watching.get("k"), watching.reset, lambda: subscriber.subscribe("more")),
+            *(lambda: subscriber.get_message(timeout=1), subscriber.aclose),
+        ]
+        for call in calls:
+            with pytest.raises(ClosedError, match=r"^this client belongs to another event loop; "):
+                await asyncio.to_thread(lambda call=call: asyncio.run(of(call())))
         assert await third.get("k") == b"1"
+        await connection.send_command("GET", "k")
+        assert await connection.read_response() == b"1"
+        await pool.release(connection)
+        await watching.unwatch()
+        await subscriber.aclose()
     ask(server, "flushall")
 
 

@@ -87,6 +87,26 @@ def test_a_foreign_certificate_is_refused(server: SecureServer, tmp_path: Path) 
         assert kit.client("c").ping()
 
 
+async def test_a_connection_reads_its_certificates_whenever_it_connects(
+    kind: str, server: SecureServer, tmp_path: Path
+) -> None:
+    used, other = tmp_path / "used.pem", tmp_path / "other.pem"
+    make_certificate(other, tmp_path / "other-key.pem")
+    shutil.copy(server.certificate, used)
+    async with opened(kind, described({**server.tls, "ssl_ca_certs": str(used)})) as face:
+        one = (await of(face.kit.client("c"))).client()
+        if not face.blocks:
+            await one.initialize()
+        assert await of(one.ping())
+        shutil.copy(other, used)
+        await of(one.connection.disconnect())
+        with pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            await of(one.ping())
+        shutil.copy(server.certificate, used)
+        assert await of(one.ping())
+        await of(one.close() if face.blocks else one.aclose())
+
+
 def test_a_host_that_the_certificate_does_not_name_is_refused(server: SecureServer) -> None:
     fields = {**server.tls, "host": "127.0.0.1"}
     with (

@@ -32,6 +32,8 @@ from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations import Command, Shard
 
+pytestmark = pytest.mark.one_server
+
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
 NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ import redis
 from arranged import map_of
 from click.testing import CliRunner
 from faces import PATIENCE, Face, drawn, faced
+from link_helpers import of
 from redis.exceptions import RedisClusterException
 from relays import Relay
 from resources import bounded
@@ -32,6 +34,7 @@ REPLIES = {
     "a long map": b"%2147483647\r\n",
     "a long set after others": b"*30\r\n" + b"~0\r\n" * 29 + b"~2147483647\r\n",
     "a string that does not end": b"$70000\r\n" + b"x" * 70_000 + b"no",
+    "a text": b"+OK\r\n",
     "no RESP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
 }
 KINDS = (
@@ -41,7 +44,18 @@ KINDS = (
 LATE = b"*18\r\n" + b"*0\r\n" * 17 + b"*2147483647\r\n"
 ENDLESS = b"*1\r\n*3\r\n:0\r\n:%d\r\n*2\r\n+127.0.0.1\r\n:1\r\n" % (2**63 - 1)  # slots
 OF_NODES = (*KINDS, ENDLESS, b"*1\r\n*3\r\n:0\r\n:x\r\n*0\r\n", b"-WHAT is this\r\n", LATE)
-NAMES = ("GET", "EVALSHA", "EVAL", "BLPOP", "DBSIZE", "SCAN", "ZRANGE", "HGETALL", "EXEC")
+NAMES = (
+    "SUBSCRIBE",
+    "GET",
+    "EVALSHA",
+    "EVAL",
+    "BLPOP",
+    "DBSIZE",
+    "SCAN",
+    "ZRANGE",
+    "HGETALL",
+    "EXEC",
+)
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "get": lambda kit, client: client.get("x"),
     "hgetall": lambda kit, client: client.hgetall("x"),
@@ -53,7 +67,15 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "hash": lambda kit, client: kit.hash("h", component="c").hget("x"),
     "dbsize": lambda kit, client: client.dbsize(),
     "scan": lambda kit, client: client.scan(),
+    "subscriber": lambda kit, client: receive(client.pubsub()),
 }
+# In front of or within replies, by the server of an entry with ``protocol: 3``.
+PUSHES = (
+    *(b">3\r\n+message\r\n+c\r\n$1\r\n\xff\r\n", b">2\r\n$1\r\n\xff\r\n:1\r\n", b">0\r\n"),
+    *(b">2\r\n:1\r\n*0\r\n", b">1\r\n-ERR x\r\n", b">1\r\n+message\r\n"),
+    *(b">2\r\n+MOVING\r\n:1\r\n", b">2\r\n+invalidate\r\n*1\r\n$1\r\n\xff\r\n"),
+)
+ENDING = (b"|1\r\n+a\r\n+b\r\n", b">1\r\n%1\r\n*0\r\n+x\r\n")  # a call and its connection
 
 
 def described(port: int, **fields: Any) -> ShardMap:
@@ -64,10 +86,19 @@ def described(port: int, **fields: Any) -> ShardMap:
 def error_of(face: Face, call: Callable[[Any, Any], Any]) -> Exception | None:
     try:
         with bounded():
-            face.run(call(face.kit, face.run(face.kit.client("c"))))
+            result = call(face.kit, face.run(face.kit.client("c")))
+            (face.runner or asyncio).run(of(result))
     except Exception as error:
         return error
     return None
+
+
+async def receive(pubsub: Any) -> None:
+    try:
+        await of(pubsub.subscribe("x"))
+        await of(pubsub.get_message(timeout=0.1))
+    finally:
+        await of(pubsub.aclose() if hasattr(pubsub, "aclose") else pubsub.close())
 
 
 def raw_errors(face: Face) -> list[Any]:
@@ -80,8 +111,74 @@ def raw_errors(face: Face) -> list[Any]:
 @pytest.mark.parametrize("what", REPLIES)
 def test_garbage_is_an_error_of_the_tree(kind: str, what: str) -> None:
     garbled = dict.fromkeys((*NAMES, "INFO", "HELLO"), REPLIES[what])
-    with scripted(**garbled) as server, faced(kind, described(server.port)) as face:
-        assert raw_errors(face) == []
+    raw = []
+    with scripted(**garbled) as server:
+        for fields in ({}, {"protocol": 3, "socket_timeout": PATIENCE / 10}):  # no reply to HELLO
+            with faced(kind, described(server.port, **fields)) as face:
+                raw += raw_errors(face)
+    assert raw == []
+
+
+async def _raw(client: Any, keys: list[str]) -> list[Any]:
+    pool = client.connection_pool
+    connection = await of(pool.get_connection())
+    try:
+        packed = connection.pack_commands([("GET", key) for key in keys])
+        await of(connection.send_packed_command(packed))
+        return [await of(connection.read_response()) for _ in keys]
+    finally:
+        await of(pool.release(connection))
+
+
+async def _together(client: Any, keys: list[str]) -> list[Any]:
+    calls = [client.get(key) for key in keys]
+    return list(await asyncio.gather(*map(of, calls)))
+
+
+WAYS: dict[str, Callable[[Any, list[str]], Any]] = {
+    "calls": _together,
+    "pipeline": lambda client, keys: of(piped(client.pipeline(False), keys)),
+    "transaction": lambda client, keys: of(piped(client.pipeline(True), keys)),
+    "raw": _raw,
+}
+
+
+def piped(pipe: Any, keys: list[str]) -> Any:
+    for key in keys:
+        pipe.get(key)
+    return pipe.execute()
+
+
+def pushing(push: bytes, queues: bool) -> dict[str, Any]:
+    """Answers with a push in front of them, and one behind it."""
+
+    def reply(args: list[bytes]) -> Iterator[bytes]:
+        value = b"+QUEUED\r\n" if queues else bulk(args[1])
+        for piece in (push, value) if args[1] != b"k1" else (value, push):
+            yield piece
+            time.sleep(0.001)
+
+    return {"GET": reply, "EXEC": push + b"*3\r\n" + b"".join(map(bulk, (b"k0", b"k1", b"k2")))}
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_push_is_taken_for_a_reply(kind: str, way: str, decodes: bool) -> None:
+    keys, got = ["k0", "k1", "k2"], []
+    expected: list[Any] = keys if decodes else [key.encode() for key in keys]
+    with scripted(HELLO=b"%1\r\n+proto\r\n:3\r\n") as server:
+        fields = {"protocol": 3, "decode_responses": decodes, "host": "127.0.0.1"}
+        entry = {"port": server.port, "socket_timeout": 2 * PATIENCE, **fields}
+        for push in (*PUSHES, *ENDING):
+            server.answers |= pushing(push, way == "transaction")
+            with faced(kind, map_of(c={"entry": entry})) as face:
+                client = face.run(face.kit.client("c"))
+                for _ in range(2):
+                    try:
+                        got.append((face.runner or asyncio).run(WAYS[way](client, keys)))
+                    except (ShardKitError, redis.RedisError):
+                        got.append("refused")
+    assert got == [expected] * 2 * len(PUSHES) + ["refused"] * 2 * len(ENDING)
 
 
 @pytest.fixture

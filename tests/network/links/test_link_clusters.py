@@ -305,6 +305,14 @@ async def by_pipeline(kit: AsyncShardKit, key: str) -> Any:
     return added
 
 
+async def by_subscriber(kit: AsyncShardKit, key: str) -> Any:
+    client: Any = await kit.client("data")
+    pubsub = client.pubsub()
+    await pubsub.subscribe(key)
+    await pubsub.aclose()
+    return await client.incr(key)
+
+
 WAYS: list[Callable[[AsyncShardKit, str], Any]] = [
     lambda kit, key: kit.redis_connection("data")(bump)(key),
     lambda kit, key: kit.sharded_connection("data")(bump)(key),
@@ -312,6 +320,7 @@ WAYS: list[Callable[[AsyncShardKit, str], Any]] = [
     lambda kit, key: bump(kit.key_sharded("data")[key], key),
     by_pipeline,
     by_own_pipeline,
+    by_subscriber,
     lambda kit, key: kit.strings("n", component="data").incr(key),
 ]
 

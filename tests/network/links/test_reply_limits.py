@@ -24,6 +24,8 @@ from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations import Command, Shard
 
+pytestmark = pytest.mark.one_server
+
 
 def on(shard: int, name: str, *args: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args))

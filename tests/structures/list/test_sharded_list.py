@@ -448,6 +448,10 @@ def test_a_list_without_parts_is_rebuilt_empty(face: Face, kit: ShardKit) -> Non
     assert not holder(kit, "many", "jobs").exists("{jobs}:signal")
     assert face.run(jobs.rpush("new")) == 1
     assert face.run(jobs.blpop(1)) == "new"
+    face.run(jobs.delete())
+    assert face.run(jobs.rebuild()) == 0
+    assert not face.run(jobs.pexpire(10))
+    assert not holder(kit, "many", "jobs").keys("{jobs}*")
 
 
 def test_the_parts_of_a_list_are_found_among_many_other_keys(face: Face, kit: ShardKit) -> None:

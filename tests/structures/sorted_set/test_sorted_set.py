@@ -27,6 +27,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMis
 from shardkit.operations import Command, Page, Replies
 
 INFINITY = float("inf")
+PLAN: dict[str, Any] = {"component": "one", "part_size": 16, "parts": 1, "bound": 4}
 
 
 def scored(count: int, seed: int = 1) -> dict[str, float]:
@@ -185,6 +186,54 @@ def test_more_of_the_first_in_one_group_than_in_its_share_are_found(face: Face) 
     assert face.run(with_bound.top(90)) == face.run(each.top(90))
 
 
+@pytest.mark.parametrize("desc", [False, True])
+def test_a_script_returns_few_members_of_a_large_group(
+    face: Face, kit: ShardKit, lower: Any, desc: bool
+) -> None:
+    """Ten thousand rows of one group held its server for 0.08 seconds."""
+    lower(sorted_set_rows=20, sorted_set_parts=10)
+    each = face.kit.sorted_set("s", **PLAN)
+    scores = scored(1200)
+    face.run(each.zadd(scores))
+    order = sorted(((score, name) for name, score in scores.items()), reverse=desc)
+    rows = [(name, score) for score, name in order]
+    work = Work(kit, kit.sorted_set("s", **PLAN).deferred.page(limit=500, desc=desc))
+    assert work.rows == rows[:500]
+    assert work.largest <= 32
+    assert face.run(each.zrange(0, -1, desc, withscores=True)) == rows
+    lex = face.kit.sorted_set("l", **PLAN)
+    face.run(lex.zadd(dict.fromkeys(scores, 0)))
+    assert (
+        face.run(lex.zrange(*("-+", "+-")[desc], desc, bylex=True))
+        == sorted(scores)[:: -1 if desc else 1]
+    )
+
+
+def test_all_ranks_include_the_last_while_others_add_members(face: Face, small_pages: None) -> None:
+    each = face.kit.sorted_set("s", **PLAN)
+    scores = {f"m{n:03}": float(n) for n in range(400)}
+    face.run(each.zadd(scores))
+    read = Exchanges(face, each.deferred.zrange(0, -1))
+    read.until("structures/sorted_set/range")
+    face.run(each.zadd({f"a{n}": 500 for n in range(20)} | {f"b{n}": -1 for n in range(20)}))
+    read.end()
+    assert [name for name in read.result if name in scores] == list(scores)
+
+
+def test_a_member_that_moves_between_two_pages_is_popped_once(kit: ShardKit, lower: Any) -> None:
+    lower(sorted_set_rows=20, sorted_set_parts=10)
+    each = kit.sorted_set("s", **PLAN)
+    each.zadd({f"m{n:03}": n for n in range(400)})
+    pop = Exchanges(kit, each.deferred.zpopmin(100))
+    pop.until("structures/sorted_set/range")
+    next(iter(pop))
+    each.zadd({"m000": 99.5})
+    pop.end()
+    names = [name for name, _ in pop.result]
+    assert len(set(names)) == len(names) == 100
+    assert each.zcard() == 300
+
+
 @pytest.mark.parametrize(
     ("act", "key", "found"),
     [
@@ -239,8 +288,8 @@ def test_many_keys_take_several_exchanges(kit: ShardKit, lower: Any) -> None:
 def test_visits_spare_groups_of_other_parameters(kit: ShardKit, act: str) -> None:
     each = kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4)
     each.zadd(scored(100))
-    steps: Any = each.deferred.zremrangebyscore(0, 1) if act != "rebuild" else each.layout.rebuild()
-    visit = Exchanges(kit, steps)
+    args = (0, 1) if act == "zremrangebyscore" else ()
+    visit = Exchanges(kit, getattr(each.deferred, act)(*args))
     visit.until("structures/sorted_set/rebuild")
     assert kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4).delete()
     other = kit.sorted_set("s", component="one", part_size=32, parts=4, bound=4)
@@ -255,7 +304,7 @@ class Work:
     """How many parts were visited, and how many members read, by some steps."""
 
     def __init__(self, kit: ShardKit, steps: Iterator[Any]) -> None:
-        self.parts = self.members = 0
+        self.parts = self.members = self.largest = 0
         self.rows: list[Any] = []
         generator: Any = steps
         step = next(generator)
@@ -277,6 +326,7 @@ class Work:
             return
         if command.name == "structures/sorted_set/range":
             self.members += (len(reply) - 1) // 2
+            self.largest = max(self.largest, (len(reply) - 1) // 2)
         if command.name in ("structures/sorted_set/range", "structures/sorted_set/count"):
             self.parts += int(command.args[2]) - 1
 

@@ -423,6 +423,8 @@ MANY = [f"a{n}" for n in range(8_000)]
         ("return redis.call('SUBSCRIBE', 'x')", (0,)),
         ("return unknown_global", (0,)),
         ("error('mine')", (0,)),
+        ("error({err = 'MINE is damaged'})", (0,)),
+        ("redis.pcall('INCR', KEYS[1]); error({err = 'MINE'})", (1, "list")),
         ("return 1", (2, "k")),
         ("return 1", (-1,)),
     ],
@@ -440,8 +442,8 @@ def ended(client: redis.Redis, script: str, *given: Any) -> Any:
     client.rpush("list", "a")
     try:
         return shown(client.eval(script, *(given or (0,))))
-    except redis.ResponseError:
-        return "refused"
+    except redis.ResponseError as error:
+        return "refused", str(error).startswith("MINE")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
