@@ -64,7 +64,7 @@ from shardkit.network.links.grouping import (
     separated,
     was_split_lately,
 )
-from shardkit.network.links.resp import UniformCommands
+from shardkit.network.links.resp import Uniform
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
     MOVING,
@@ -363,7 +363,7 @@ class Dispatcher:
             attempts.append(Attempt(endpoints, positions, starts, batch, loaded=loaded, **common))
         if groups.uniform is not None:
             for attempt in attempts:
-                attempt.uniform = None if attempt.node else in_order(attempt, groups.uniform)
+                attempt.uniform = in_order(attempt, groups.uniform)
         for shard, positions, block in groups.alone:
             yield from place(shard.component, {shard.number: positions}, block)
         for attempt in attempts:
@@ -383,7 +383,6 @@ class Dispatcher:
         batch, redirected, client = call.batch, call.redirected, endpoint.access.client
         owners, reads = slot_owners(client), reads_replicas(client)
         if isinstance(batch, Columns):
-            common["rows"] = batch.rows
             keys = list(map(batch.keys.__getitem__, positions))
         else:
             keys = [batch[position].key for position in positions]
@@ -520,13 +519,13 @@ class Dispatcher:
         return again and (moved or repeatable)
 
 
-def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:
+def in_order(attempt: Attempt, uniform: Uniform) -> Uniform:
     """Return the commands of a request, given those of the batch."""
     positions, columns = attempt.positions, uniform.columns
     if len(positions) == len(columns[0]) and len(attempt.endpoints) == 1:
         return uniform
     pick = itemgetter(*positions, positions[0])  # all at once: a third of the time of one by one
-    return UniformCommands(uniform.name, [pick(column)[:-1] for column in columns])
+    return Uniform(uniform.name, [pick(column)[:-1] for column in columns])
 
 
 def node_of_short(client: Any, batch: Batch) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
 from shardkit.errors import CrossShardError, RoutingError
-from shardkit.network.links.resp import Arguments, UniformCommands
+from shardkit.network.links.resp import Arguments, Uniform
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -58,7 +58,7 @@ class Groups(NamedTuple):
     by_shard: dict[str, dict[int | None, list[int]]]  # positions, by component and number
     alone: Sequence[BlockingGroup] = ()  # those that block
     rows: Sequence[Arguments] | None = None  # name and arguments of all commands, if that is all
-    uniform: UniformCommands | None = None  # the commands by column
+    uniform: Uniform | None = None  # the commands by column
 
     @property
     def shards(self) -> set[Shard]:
@@ -88,12 +88,9 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     """
     if len(todo) == len(batch):
         if type(batch) is Columns:
-            uniform = None
-            if batch.name:
-                uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
-            keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
+            uniform = Uniform(batch.name, [batch.keys, *batch.more]) if batch.name else None
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform, batch.placed)
+            return _group_all(batch.to, batch.keys, components, rows, uniform, batch.placed)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -185,7 +182,7 @@ def _group_all(
     keys: Sequence[Key],
     components: Components,
     rows: Sequence[Arguments] | None,
-    uniform: UniformCommands | None = None,
+    uniform: Uniform | None = None,
     placed: tuple[object, Sequence[int | None]] | None = None,
 ) -> Groups:
     if not keys:

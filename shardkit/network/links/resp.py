@@ -1,16 +1,9 @@
-"""Packing commands as RESP, many at once if they are uniform, and joining neighbours. No I/O.
+"""Packing commands as RESP, many at once, and joining neighbours. No I/O.
 
-::
+hiredis packs them. A bulk of rows is looked at as a whole first, by the types of its arguments, as
+a look at each command would take longer than packing it.
 
-    GET a      columns   GET | a          b"*2␍␊$3␍␊GET␍␊$1␍␊a␍␊"
-    GET bc                   | bc         b"*2␍␊$3␍␊GET␍␊$2␍␊bc␍␊"
-    GET d                    | d          b"*2␍␊$3␍␊GET␍␊$1␍␊d␍␊"
-
-Bulk commands of one name and one number of arguments are packed column by column: one `map` encodes
-each column, and one join makes the chunk. That takes 80 nanoseconds for a GET, where hiredis takes
-300 (measured, CPython 3.11). All others go through hiredis one by one.
-
-Uniform commands may become one::
+Commands of one name and one number of arguments may become one::
 
     GET a   GET b   GET c            ─►  MGET a b c
     SET a 1   SET b 2                ─►  MSET a 1 b 2
@@ -29,10 +22,8 @@ from __future__ import annotations
 
 import reprlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, filterfalse, islice, pairwise, repeat
-from operator import add, sub
 from typing import Any, NamedTuple, TypeAlias
 
 import hiredis
@@ -40,20 +31,16 @@ import hiredis
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import printable
 from shardkit.operations.commands import Argument, Reply
-from shardkit.operations.interruptions import reraise_handlers
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
+_TRIED = 32  # commands whose size tells how many are joined
 CHUNK_JOINED = 2000  # commands joined into one, which a server executes in 0.4 to 0.7 milliseconds
-MIN_BY_COLUMN = 32  # fewer values are packed at once
-MIN_UNIFORM = 4  # fewer commands are packed one by one, which costs less
-_MAX_COLUMNS = 16  # with more arguments, columns save little
 
 Arguments: TypeAlias = tuple[Argument, ...]
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 _PLAIN = frozenset({str, bytes, float})  # what hiredis packs without Python code
-
-_LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
+_PACKED_AT_ONCE = _PLAIN | {int}
 
 
 class Chunk(NamedTuple):
@@ -99,15 +86,27 @@ def _can_be_sent(argument: Any) -> bool:
     return True
 
 
+def pack_rows(rows: Sequence[Arguments]) -> list[bytes]:
+    """Pack commands, each by itself; raises what `pack` does."""
+    values = list(chain.from_iterable(rows))
+    kinds = set(map(type, values))
+    try:
+        if kinds <= _PLAIN or (kinds <= _PACKED_AT_ONCE and _are_short(values)):
+            return list(map(_pack, rows))
+        return list(map(pack_command, rows))
+    except (TypeError, UnicodeEncodeError):
+        return list(map(pack, rows))
+
+
+def _are_short(values: Sequence[Argument]) -> bool:
+    """Whether hiredis can pack the integers among values: it crashes at those of many digits."""
+    numbers = [value for value in values if type(value) is int]
+    return min(numbers) >= -(2**63) and max(numbers) < 2**64
+
+
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     """Pack commands with one reply each into chunks; raises what `pack` does."""
-    uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
-    if uniform is not None:
-        return uniform.chunks()
-    try:
-        return join(list(map(pack_command, commands)))
-    except (TypeError, UnicodeEncodeError):
-        return join([pack(args) for args in commands])
+    return join(pack_rows(commands))
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
@@ -139,183 +138,6 @@ def cuts_of(sizes: Sequence[int], most: int, counts: Sequence[int] | None = None
     return cuts
 
 
-@dataclass(slots=True)
-class UniformCommands:
-    """Commands of one name and one number of arguments; a column has one argument of all."""
-
-    name: str
-    columns: Sequence[Sequence[bytes]]
-    _lengths: list[list[int]] = field(default_factory=list)
-
-    @property
-    def lengths(self) -> list[list[int]]:
-        """The lengths of the arguments, by column; computed once, as that takes a while."""
-        if not self._lengths:
-            self._lengths = [list(map(len, column)) for column in self.columns]
-        return self._lengths
-
-    @classmethod
-    def of(cls, commands: Sequence[Arguments]) -> UniformCommands | None:
-        """Return the commands by column; None if they are not uniform, or cannot be sent."""
-        first = commands[0]
-        width, name = len(first), first[0]
-        if not 2 <= width <= _MAX_COLUMNS or type(name) is not str:
-            return None
-        if list(map(len, commands)).count(width) < len(commands):
-            return None
-        flat = list(chain.from_iterable(commands))
-        if flat[::width].count(name) < len(commands):
-            return None
-        return cls.of_columns(name, [flat[n::width] for n in range(1, width)])
-
-    @classmethod
-    def of_columns(cls, name: str, values: Sequence[Sequence[Any]]) -> UniformCommands | None:
-        """Return commands that are given by column; None if they cannot be sent so."""
-        columns = []
-        for n, column in enumerate(values):
-            encoded = _encoded(column, is_key=n == 0)
-            if encoded is None:
-                return None
-            columns.append(encoded)
-        return cls(name, columns)
-
-    def joined(self) -> tuple[str, int]:
-        """Return the one command that they can become, and how many arguments all share.
-
-        The name is empty if they cannot be joined.
-        """
-        name, shared = _JOINED.get((self.name, 1 + len(self.columns)), ("", 0))
-        same = all(len(set(column)) == 1 for column in self.columns[:shared])
-        return (name, shared) if same else ("", 0)
-
-    def cuts(self, most: int) -> list[int]:
-        """Return where chunks of at most ``most`` commands start, and the end."""
-        count, fixed = len(self.columns[0]), self._fixed
-        if (sum(map(max, self.lengths)) + fixed) * min(most, count) <= CHUNK_BYTES:
-            even = -(-count // -(-count // most))
-            return [*range(0, count, even), count]
-        sizes = self.lengths[0]
-        for more in self.lengths[1:]:
-            sizes = list(map(add, sizes, more))
-        return cuts_of([size + fixed for size in sizes], most)
-
-    @property
-    def _fixed(self) -> int:
-        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        return 12 * len(self.columns) + 20 + len(self.name)
-
-    def sizes(self, starts: Sequence[int]) -> list[int]:
-        """Return about how many bytes the commands from each of the positions to the next have.
-
-        They are taken for even if all together are small.
-        """
-        parts, fixed = len(starts) - 1, self._fixed
-        total = sum(map(sum, self.lengths)) + fixed * starts[-1]
-        if total <= CHUNK_BYTES:
-            return [total // parts] * parts
-        return [
-            sum(sum(sizes[a:b]) for sizes in self.lengths) + fixed * (b - a)
-            for a, b in pairwise(starts)
-        ]
-
-    def packed(
-        self,
-        starts: Sequence[int],
-        joined: str = "",
-        shared: int = 0,
-        cuts: Sequence[int] = (),
-        fronts: Iterable[bytes] = repeat(b""),
-        back: bytes = b"",
-    ) -> list[bytes]:
-        """Pack the commands into chunks.
-
-        Those from each of the positions ``starts`` to the next are one ``joined`` command if that
-        is given; then the first ``shared`` arguments, which are the same in all commands, are sent
-        once. They go between one of the ``fronts`` and the ``back``. ``cuts`` are the numbers of
-        starts where chunks begin, and the end; by default all.
-        """
-        columns, lengths = self.columns[shared:], self.lengths[shared:]
-        if joined and len(starts) == 2 and starts[1] < MIN_BY_COLUMN:  # of a single database
-            values = chain.from_iterable(zip(*columns, strict=True))
-            return [_pack((joined, *[column[0] for column in self.columns[:shared]], *values))]
-        words = [(joined or self.name).encode(), *(column[0] for column in self.columns[:shared])]
-        head = b"".join([b"\r\n$%d\r\n%b" % (len(word), word) for word in words])
-        row = b"" if joined else b"\r\n*%d%b" % (1 + len(columns), head)
-        stride, width = bool(row) + 2 * len(columns), len(columns)
-        pieces, between = _interleaved(row, columns, lengths), b"\r\n" + back
-        for a, b, front in zip(starts, starts[1:], fronts):  # noqa: B905 - may be endless
-            if joined:
-                count, value = len(words) + width * (b - a), pieces[stride * a]
-                pieces[stride * a] = b"%b%b*%d%b%b" % (between, front, count, head, value)
-            else:
-                pieces[stride * a] = between + front + row[2:]
-        packed = []
-        for a, b in pairwise([starts[n] for n in cuts] if cuts else starts):
-            own = pieces[stride * a : stride * b]
-            own[0] = own[0][len(between) :]
-            own.append(between)
-            packed.append(b"".join(own))
-        return packed
-
-    def chunks(self) -> list[Chunk]:
-        """Pack the commands into chunks."""
-        cuts = self.cuts(CHUNK_REQUESTS)
-        return list(map(Chunk, self.packed(cuts), map(sub, cuts[1:], cuts)))
-
-
-def _interleaved(
-    head: bytes, columns: Sequence[Sequence[bytes]], lengths: Sequence[list[int]]
-) -> list[bytes]:
-    """Return the rows of columns, each value with its length, each row with a head.
-
-    Each piece but values begins with the end of the previous one.
-    """
-    first = 1 if head else 0
-    stride = first + 2 * len(columns)
-    pieces: list[bytes] = [head] * (stride * len(columns[0]))
-    for n, (column, sizes) in enumerate(zip(columns, lengths, strict=True)):
-        pieces[first + 2 * n :: stride] = _prefixes(sizes)
-        pieces[first + 2 * n + 1 :: stride] = column
-    return pieces
-
-
-def _prefixes(lengths: list[int]) -> list[bytes]:
-    try:
-        return list(map(_LENGTHS.__getitem__, lengths))
-    except IndexError:
-        return [b"\r\n$%d\r\n" % length for length in lengths]
-
-
-_ENCODE: dict[type, Callable[[Any], bytes]] = {
-    bytes: bytes,
-    str: str.encode,
-    int: b"%d".__mod__,
-    float: lambda number: repr(number).encode(),
-}
-
-
-def _encoded(values: Sequence[Any], *, is_key: bool) -> Sequence[bytes] | None:
-    """Return values as they are sent; None if that is left to hiredis, as of keys that are floats.
-
-    Raises:
-        InvalidArgumentError: an integer has too many digits, at which hiredis would crash.
-    """
-    kinds = set(map(type, values))
-    if kinds == {bytes}:
-        return values
-    if not kinds <= _ENCODE.keys() or (is_key and float in kinds):
-        return None
-    try:
-        if len(kinds) == 1:
-            return list(map(_ENCODE[kinds.pop()], values))
-        return [_ENCODE[type(value)](value) for value in values]
-    except UnicodeEncodeError:  # lone surrogates
-        return None
-    except ValueError as error:
-        reraise_handlers(error)
-        raise InvalidArgumentError(f"an integer cannot be sent: {error}", "give text") from None
-
-
 # By name and number of arguments: the joined command, and how many arguments all must share.
 _JOINED = {
     ("GET", 2): ("MGET", 0),
@@ -324,8 +146,82 @@ _JOINED = {
     **{(name, 2): (name, 0) for name in ("DEL", "EXISTS", "TOUCH", "UNLINK")},
 }
 
+
 JoinedRun: TypeAlias = int
 """For how many commands of the batch there is one reply; negative if each has its own."""
+
+
+class Joined(NamedTuple):
+    """Uniform commands that can become one, or several of some of them each."""
+
+    name: str  # of the joined command
+    shared: Sequence[Argument]  # its first arguments, which all have in common
+    values: Sequence[Argument]  # their other arguments, one command after the other
+    width: int  # how many of these each command has
+
+    def packed(self, starts: Sequence[int]) -> list[bytes]:
+        """Pack the commands from each of the positions to the next as one."""
+        name, shared, values, width = self
+        if width > 1:
+            starts = [width * start for start in starts]
+        return pack_rows([(name, *shared, *values[a:b]) for a, b in pairwise(starts)])
+
+    def chunks(self) -> tuple[list[Chunk], list[JoinedRun]]:
+        """Pack the commands into chunks; return also for how many commands each is."""
+        count = len(self.values) // self.width
+        most = CHUNK_JOINED
+        if count > _TRIED:
+            [tried] = self.packed([0, _TRIED])
+            most = min(most, _TRIED * CHUNK_BYTES // len(tried) or 1)
+        even = -(-count // -(-count // most))
+        left, chunks, runs = [*pairwise([*range(0, count, even), count])], list[Chunk](), []
+        while left:
+            start, end = left.pop(0)
+            [data] = self.packed([start, end])
+            if len(data) > CHUNK_BYTES and end - start > 1:
+                middle = (start + end) // 2
+                left = [(start, middle), (middle, end), *left]
+            else:
+                chunks.append(Chunk(data, 1))
+                runs.append(end - start)
+        return chunks, runs
+
+
+class Uniform(NamedTuple):
+    """Commands of one name and one number of arguments, by column."""
+
+    name: str
+    columns: Sequence[Sequence[Argument]]  # a column has one argument of all
+
+    @classmethod
+    def of(cls, rows: Sequence[Arguments]) -> Uniform | None:
+        """Return commands by column; None if they are not uniform."""
+        width, name, count = len(rows[0]), rows[0][0], len(rows)
+        if width < 2 or type(name) is not str or list(map(len, rows)).count(width) < count:
+            return None
+        values = list(chain.from_iterable(rows))
+        if values[::width].count(name) < count:
+            return None
+        return cls(name, [values[n::width] for n in range(1, width)])
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The first argument of each."""
+        return self.columns[0]
+
+    def rows(self) -> list[Arguments]:
+        """Return the name and arguments of each."""
+        return list(zip(repeat(self.name), *self.columns, strict=False))
+
+    def joined(self) -> Joined | None:
+        """Return the commands as those of a joined one; None if they cannot be joined."""
+        columns = self.columns
+        name, shared = _JOINED.get((self.name, 1 + len(columns)), ("", 0))
+        if not name or any(column.count(column[0]) < len(column) for column in columns[:shared]):
+            return None
+        first, rest = [column[0] for column in columns[:shared]], columns[shared:]
+        values = rest[0] if len(rest) == 1 else list(chain.from_iterable(zip(*rest, strict=True)))
+        return Joined(name, first, values, len(rest))
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:

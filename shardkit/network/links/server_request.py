@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, count, pairwise
+from itertools import accumulate, chain, count, pairwise, repeat
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
@@ -75,13 +75,14 @@ from shardkit.network.links import resp
 from shardkit.network.links.resp import (
     Arguments,
     Chunk,
+    Joined,
     JoinedRun,
-    UniformCommands,
-    cuts_of,
+    Uniform,
     join,
     pack,
     pack_all,
     pack_command,
+    pack_rows,
     split,
 )
 from shardkit.operations.commands import (
@@ -107,6 +108,7 @@ _ASKING = pack_command(("ASKING",))
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
 # Commands for a database, on average, from which joining them takes less time than it saves.
 _LEAST_JOINED = 1.5
+_NAME = itemgetter(0)  # of a row
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
@@ -141,7 +143,7 @@ class Attempt:
     asking: bool = False  # whether the requests follow an ASK redirection
     block: float | None = None  # seconds that the (only) request may block
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
-    uniform: UniformCommands | None = None  # the requests by column
+    uniform: Uniform | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     node: Any = None  # of a cluster, where joined commands need keys of one slot
     brought: dict[str, str] = field(default_factory=dict, init=False)  # scripts sent as text
@@ -197,64 +199,52 @@ class Attempt:
         self.runs = []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
-        self.does = self.effects()
-        uniform = self._by_column()
-        if uniform is not None:
-            joined = self._joined(uniform)
-            cuts = uniform.cuts(resp.CHUNK_JOINED if joined[0] else resp.CHUNK_REQUESTS)
-            counts = list(map(sub, cuts[1:], cuts))
-            if joined[0]:
-                self.runs, counts = [counts], [1] * len(counts)
-            return list(map(Chunk, uniform.packed(cuts, *joined), counts))
-        chunks = []
-        # Slice by slice, so that each stays in the processor's cache.
-        for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
-            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
-            rows = self._rows(positions)
-            if rows is not None:
-                chunks += pack_all(rows)
-            else:
-                packed = list(map(self._pack, self._at(self.batch, positions)))
-                chunks += join([data for data, _ in packed], [count for _, count in packed])
-        return chunks
+        self.does = self._effects()
+        together = self._joined()
+        if together is not None:
+            chunks, runs = together.chunks()
+            self.runs = [runs]
+            return chunks
+        rows = self._rows()
+        if rows is not None:
+            return pack_all(rows)
+        packed = list(map(self._pack, self.requests))
+        return join([data for data, _ in packed], [count for _, count in packed])
 
-    def _rows(self, positions: Sequence[int]) -> Sequence[Arguments] | None:
-        """Return the names and arguments of requests, if that is all of them."""
+    def _rows(self) -> Sequence[Arguments] | None:
+        """Return the names and arguments of the requests, if that is all of them."""
         if self.asking:
             return None
+        if self.uniform is not None:
+            return self.uniform.rows()
         if self.rows is not None:
-            return self._at(self.rows, positions)
-        requests = self._at(self.batch, positions)
+            return self._at(self.rows, self.positions)
+        requests = self.requests
         if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
             return None
         return list(map(_ARGS, requests))
 
-    def _by_column(self) -> UniformCommands | None:
-        """Return the requests by column if all are uniform, and that is worth looking at."""
-        worth = self.joins or len(self.endpoints) > 1  # else `pack_all` looks, slice by slice
-        if self.uniform is not None or not worth:
-            return self.uniform
-        if len(self.positions) < (2 if self.joins else resp.MIN_UNIFORM):
+    def _joined(self) -> Joined | None:
+        """Return the requests as those of one joined command, if they may become one."""
+        least = max(2, _LEAST_JOINED * len(self.endpoints))
+        if not self.joins or self.asking or len(self.positions) < least:
             return None
-        rows = self._rows(self.positions)
-        return None if rows is None else UniformCommands.of(rows)
-
-    def _joined(self, uniform: UniformCommands) -> tuple[str, int]:
-        """Return the command that uniform requests become; see `UniformCommands.joined`."""
-        if not self.joins or self.starts[-1] < _LEAST_JOINED * len(self.endpoints):
-            return "", 0
-        if self.node and len(set(slots_of(uniform.columns[0]))) > 1:
-            return "", 0
+        uniform = self.uniform
+        if uniform is None and (rows := self._rows()) is not None:
+            uniform = Uniform.of(rows)
+        if uniform is None or (self.node and len(set(slots_of(uniform.keys))) > 1):
+            return None
         return uniform.joined()
 
-    def effects(self) -> int:
+    def _effects(self) -> int:
         """Return what the requests do; raises InvalidArgumentError as `effects_of` does."""
         if self.uniform is not None:
             args: Sequence[Argument] = (self.uniform.name,)
             return _harmless(effects(args), args)
-        does, rows = 0, self._rows(self.positions)
+        rows = self._rows()
         if rows is not None:
             return _harmless(effects_of_all(rows), rows[0])
+        does = 0
         for request in self.requests:
             does |= effects_of(request)
         return does | ALONE if does & WHOLE and len(self.positions) > 1 else does
@@ -290,30 +280,30 @@ class Attempt:
         return join([chunk.data for chunk in chunks_of_all], counts) if counts else []
 
     def _packed_at_once(self, selects: Sequence[bytes], may_multi: bool) -> list[Chunk] | None:
-        """Pack uniform requests of several databases; None if some database's are too many."""
-        uniform, numbers = self._by_column(), list(map(sub, self.starts[1:], self.starts))
-        if uniform is None:
+        """Pack commands of one name for several databases; None if some database's are too many."""
+        starts = self.starts
+        numbers = counts = list(map(sub, starts[1:], starts))
+        if max(numbers) > resp.CHUNK_JOINED:
             return None
-        joined, starts, most = self._joined(uniform), self.starts, resp.CHUNK_REQUESTS
-        counts = numbers
-        if joined[0]:
-            counts, most = [1] * len(selects), resp.CHUNK_JOINED
-        sizes = uniform.sizes(starts)
-        form = form_of(self.effects(), max(sizes), max(counts), may_multi)
-        if form == CONFIRMED or max(numbers) > most or max(sizes) > resp.CHUNK_BYTES:
+        together = self._joined()
+        if together is not None:
+            counts, packed = [1] * len(selects), together.packed(starts)
+        else:
+            rows = self._rows()
+            if rows is None or list(map(_NAME, rows)).count(rows[0][0]) < len(rows):
+                return None
+            packed = pack_rows(rows)
+            packed = [b"".join(packed[a:b]) for a, b in pairwise(starts)]
+        largest = max(map(len, packed))
+        form = form_of(self._effects(), largest, max(counts), may_multi)
+        if form == CONFIRMED or largest > resp.CHUNK_BYTES or max(counts) > resp.CHUNK_REQUESTS:
             return None
         self.forms = [form] * len(selects)
-        self.runs = [[number] for number in numbers] if joined[0] else []
+        self.runs = [] if together is None else [[number] for number in numbers]
         counts = [count + ADDED[form] for count in counts]
         self.ends = list(accumulate(counts))
-        cuts = cuts_of(sizes, resp.CHUNK_REQUESTS, counts)
-        wraps = form == WRAPPED  # a chunk has whole transactions: its sender may be cancelled
-        fronts = [MULTI + select for select in selects] if wraps else selects
-        packed = uniform.packed(starts, *joined, cuts, fronts, EXEC if wraps else b"")
-        return [
-            Chunk(data, sum(counts[a:b]))
-            for data, (a, b) in zip(packed, pairwise(cuts), strict=True)
-        ]
+        packed = list(map(framed, repeat(form), selects, packed))
+        return join(packed, counts)  # whole transactions: the sender may be cancelled
 
     @property
     def owner(self) -> Any:
@@ -408,13 +398,13 @@ class Attempt:
         uniform = self.uniform
         if uniform is not None:
             columns = [_picked(column, slices) for column in uniform.columns]
-            uniform = UniformCommands(uniform.name, columns)
+            uniform = Uniform(uniform.name, columns)
         part = replace(
             self,
+            uniform=uniform,
             endpoints=[self.endpoints[n] for n in numbers],
             positions=_picked(self.positions, slices),
             starts=[0, *accumulate(piece.stop - piece.start for piece in slices)],
-            uniform=uniform,
         )
         part.events = [self.events[n] for n in numbers] if self.events else []
         return part
