@@ -23,14 +23,14 @@ from __future__ import annotations
 import reprlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, filterfalse, islice, pairwise, repeat
+from itertools import accumulate, chain, filterfalse, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import printable
-from shardkit.operations.commands import Argument, Reply
+from shardkit.operations.commands import Argument, Columns, Reply
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
@@ -159,6 +159,17 @@ class Joined(NamedTuple):
     values: Sequence[Argument]  # their other arguments, one command after the other
     width: int  # how many of these each command has
 
+    @classmethod
+    def of(cls, batch: Columns) -> Joined | None:
+        """Return the commands as those of a joined one; None if they cannot be joined."""
+        columns: list[Sequence[Argument]] = [batch.keys, *batch.more]
+        joined, shared = _JOINED.get((batch.name, 1 + len(columns)), ("", 0))
+        if not joined or any(column.count(column[0]) < len(column) for column in columns[:shared]):
+            return None
+        first, rest = [column[0] for column in columns[:shared]], columns[shared:]
+        values = rest[0] if len(rest) == 1 else list(chain.from_iterable(zip(*rest, strict=True)))
+        return cls(joined, first, values, len(rest))
+
     def packed(self, starts: Sequence[int]) -> list[bytes]:
         """Pack the commands from each of the positions to the next as one."""
         name, shared, values, width = self
@@ -187,41 +198,15 @@ class Joined(NamedTuple):
         return chunks, runs
 
 
-class Uniform(NamedTuple):
-    """Commands of one name and one number of arguments, by column."""
-
-    name: str
-    columns: Sequence[Sequence[Argument]]  # a column has one argument of all
-
-    @classmethod
-    def of(cls, rows: Sequence[Arguments]) -> Uniform | None:
-        """Return commands by column; None if they are not uniform."""
-        width, name, count = len(rows[0]), rows[0][0], len(rows)
-        if width < 2 or type(name) is not str or list(map(len, rows)).count(width) < count:
-            return None
-        values = list(chain.from_iterable(rows))
-        if values[::width].count(name) < count:
-            return None
-        return cls(name, [values[n::width] for n in range(1, width)])
-
-    @property
-    def keys(self) -> Sequence[Any]:
-        """The first argument of each."""
-        return self.columns[0]
-
-    def rows(self) -> list[Arguments]:
-        """Return the name and arguments of each."""
-        return list(zip(repeat(self.name), *self.columns, strict=False))
-
-    def joined(self) -> Joined | None:
-        """Return the commands as those of a joined one; None if they cannot be joined."""
-        columns = self.columns
-        name, shared = _JOINED.get((self.name, 1 + len(columns)), ("", 0))
-        if not name or any(column.count(column[0]) < len(column) for column in columns[:shared]):
-            return None
-        first, rest = [column[0] for column in columns[:shared]], columns[shared:]
-        values = rest[0] if len(rest) == 1 else list(chain.from_iterable(zip(*rest, strict=True)))
-        return Joined(name, first, values, len(rest))
+def columns_of(rows: Sequence[Arguments]) -> Columns | None:
+    """Return commands by column; None if their names or numbers of arguments differ."""
+    width, name, count = len(rows[0]), rows[0][0], len(rows)
+    if width < 2 or type(name) is not str or list(map(len, rows)).count(width) < count:
+        return None
+    values: list[Any] = list(chain.from_iterable(rows))
+    if values[::width].count(name) < count:
+        return None
+    return Columns("", name, *(values[n::width] for n in range(1, width)))
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
