@@ -390,8 +390,8 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
 def _printed(value: Any) -> Any:
     if type(value) is int:  # hiredis refuses its subclasses
         return str(value)
-    if type(value) is memoryview:  # of one with gaps, hiredis sends what is in them
-        return value.tobytes()
+    if isinstance(value, bytearray | memoryview):  # of one with gaps, hiredis sends these
+        return bytes(value)
     return float.__repr__(value) if isinstance(value, float) else value
 
 

@@ -38,7 +38,7 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, CrossShardError, ShardFailure, ShardKitError
-from shardkit.events import CommandsRetried, emit, handlers
+from shardkit.events import CommandsRetried, ScriptLoaded, emit, handlers
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import unreached
@@ -422,8 +422,8 @@ class Dispatcher:
     def _settle_all(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
         """Note the replies to an attempt, and what must be sent again."""
         if attempt.error is None:
-            if handlers:
-                attempt.tell_loaded()
+            for sha in attempt.brought.keys() - attempt.loaded if handlers else ():
+                emit(ScriptLoaded(str(attempt.shard), attempt.address, attempt.brought[sha]))
             if len(attempt.loaded) >= MOST:  # they are sent as text once more
                 attempt.loaded.clear()
             attempt.loaded.update(attempt.brought)

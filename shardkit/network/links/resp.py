@@ -67,10 +67,7 @@ def pack(args: Sequence[Argument]) -> bytes:
     try:
         return pack_command(tuple(args))
     except (TypeError, UnicodeEncodeError):
-        given: Sequence[Any] = args
-        if any(isinstance(argument, bytearray | memoryview) for argument in given):
-            return pack([bytes(a) if isinstance(a, bytearray | memoryview) else a for a in given])
-        wrong = next(filterfalse(_can_be_sent, given))
+        wrong: Any = next(filterfalse(_can_be_sent, args))
         raise InvalidArgumentError(
             f"{args[0]!r}: argument {reprlib.repr(wrong)} is a {type(wrong).__name__} that cannot "
             "be sent",
@@ -110,32 +107,28 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
-    """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one)."""
-    sizes = list(map(len, packed))
-    cuts = cuts_of(sizes, CHUNK_REQUESTS, counts)
-    replies = range(len(sizes) + 1) if counts is None else [0, *accumulate(counts)]
-    return [Chunk(b"".join(packed[a:b]), replies[b] - replies[a]) for a, b in pairwise(cuts)]
-
-
-def cuts_of(sizes: Sequence[int], most: int, counts: Sequence[int] | None = None) -> list[int]:
-    """Return where chunks of requests start, and the end; ``most`` replies in each.
+    """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one).
 
     They are even: a small one at the end would be an exchange for itself.
     """
+    sizes = list(map(len, packed))
     number, total = len(sizes) if counts is None else sum(counts), sum(sizes)
-    if number <= most and total <= CHUNK_BYTES:
-        return [0, len(sizes)]
+    if number <= CHUNK_REQUESTS and total <= CHUNK_BYTES:
+        return [Chunk(b"".join(packed), number)]
     ends = [0, *accumulate(sizes)]
     replies = range(len(ends)) if counts is None else [0, *accumulate(counts)]
     largest = min(CHUNK_BYTES, total // -(-total // CHUNK_BYTES) + max(sizes))
-    cuts, most = [0], -(-number // -(-number // most))
-    while (start := cuts[-1]) < len(sizes):
+    most = -(-number // -(-number // CHUNK_REQUESTS))
+    chunks, start = [], 0
+    while start < len(sizes):
         fitting = (
             bisect_right(ends, ends[start] + largest),
             bisect_right(replies, replies[start] + most),
         )
-        cuts.append(max(start + 1, min(fitting) - 1))
-    return cuts
+        end = max(start + 1, min(fitting) - 1)
+        chunks.append(Chunk(b"".join(packed[start:end]), replies[end] - replies[start]))
+        start = end
+    return chunks
 
 
 # By name and number of arguments: the joined command, and how many arguments all must share.
@@ -173,9 +166,8 @@ class Joined(NamedTuple):
     def packed(self, starts: Sequence[int]) -> list[bytes]:
         """Pack the commands from each of the positions to the next as one."""
         name, shared, values, width = self
-        if width > 1:
-            starts = [width * start for start in starts]
-        return pack_rows([(name, *shared, *values[a:b]) for a, b in pairwise(starts)])
+        ends = [width * start for start in starts]
+        return pack_rows([(name, *shared, *values[a:b]) for a, b in pairwise(ends)])
 
     def chunks(self) -> tuple[list[Chunk], list[JoinedRun]]:
         """Pack the commands into chunks; return also for how many commands each is."""

@@ -42,7 +42,7 @@ from shardkit.errors import (
     few,
     shortened,
 )
-from shardkit.events import CommandsSent, ScriptLoaded, emit, sent, settled
+from shardkit.events import CommandsSent, sent, settled
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import (
@@ -465,11 +465,6 @@ class Attempt:
             sent(part.shard, part.address, len(part.positions), part._names, part._commands)
             for part in self.parts
         ]
-
-    def tell_loaded(self) -> None:
-        """Emit events for the scripts that the server was given."""
-        for sha in self.brought.keys() - self.loaded:
-            emit(ScriptLoaded(str(self.shard), self.address, self.brought[sha]))
 
     def _names(self) -> set[str]:
         batch = self.batch
