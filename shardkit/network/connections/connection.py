@@ -155,10 +155,15 @@ class Closable(ConnectionState):
         one. With ``more``, further replies follow. After redis-py's ConnectionError or
         TimeoutError, the connection is closed. Cost: one exchange.
         """
+        replies: list[Any] = []  # of a connection that may be redis-py's own
         with within(deadline or current.get()):
             if data:
                 self.send_packed_command(PackedCommands((data,)))
-            replies = run_steps(self.replies(count, raw))
+            while len(replies) < count:
+                try:
+                    replies.append(self.read_response(disable_decoding=raw))
+                except ResponseError as error:
+                    replies.append(error)
         return replies, any(isinstance(reply, Exception | list) for reply in replies)
 
     def is_reusable(self) -> bool:
