@@ -432,7 +432,7 @@ class _KeyTemplate:
             key_bytes(text)
         except (ValueError, TypeError, InvalidKeyError) as error:
             raise self._refused(f"is no template: {error}", 'write it like "user:{id}"') from None
-        as_text = "_".join(("_text", *names))  # no parameter has this name
+        as_text = "_".join(("_text", *signature.parameters))  # no parameter has this name
         parts, used = [repr(prefix)], set()
         for before, name, form, conversion in pieces:
             parts.append(repr(_quoted(before)))
