@@ -572,7 +572,15 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
 
 
 def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Iterator[CheckFinding]:
-    witnessed = newest_witnessed(rows)
+    """Judge the config server by what the databases of components have witnessed of its epoch."""
+    witnessed = max(
+        (
+            row.database.witnessed.get(row.target.shard.component, 0)
+            for row in rows
+            if row.target.shard is not None
+        ),
+        default=0,
+    )
     if config.epoch is not None and witnessed > config.epoch:
         yield CheckFinding(
             CONFIG,
@@ -601,18 +609,6 @@ def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Ite
             warning=True,
             kind=FAILOVER,
         )
-
-
-def newest_witnessed(rows: Iterable[SurveyedEntry]) -> int:
-    """Return the latest epoch that a database has witnessed of its own component; 0 if none."""
-    return max(
-        (
-            row.database.witnessed.get(row.target.shard.component, 0)
-            for row in rows
-            if row.target.shard is not None
-        ),
-        default=0,
-    )
 
 
 def group_by_server(entries: Iterable[JudgedEntry]) -> Mapping[int, Sequence[JudgedEntry]]:

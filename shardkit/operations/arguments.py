@@ -390,11 +390,13 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
 def _printed(value: Any) -> Any:
     if type(value) is int:  # hiredis refuses its subclasses
         return str(value)
+    if isinstance(value, bytearray | memoryview):  # of one with gaps, hiredis sends these
+        return bytes(value)
     return float.__repr__(value) if isinstance(value, float) else value
 
 
 def printable(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a command's arguments with numbers as text, except its name.
+    """Return a command's arguments with numbers as text, and views as bytes; but not its name.
 
     hiredis crashes if Python does not write one: it has too many digits, its class raises, or the
     handler of a signal does meanwhile.

@@ -121,7 +121,7 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
         "upgrade the server, or allow the command (rename-command)",
     ),
     (
-        "(ERR )?(Unknown (Redis |Valkey )?command called from script|Invalid command passed to)",
+        "(ERR )?Unknown (Redis |Valkey )?command called from script",
         "the server lacks a command that the script uses",
         "upgrade the server, or allow the command (rename-command)",
     ),

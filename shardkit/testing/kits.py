@@ -7,17 +7,13 @@ in the loop that first uses them, be it pytest-asyncio's, anyio's or ``asyncio.r
 
 from __future__ import annotations
 
-import asyncio
 import os
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import redis
-import redis.asyncio as aioredis
 from redis.exceptions import ReadOnlyError
 
 from shardkit.config.component import entry_key
@@ -43,14 +39,16 @@ def built_in_map() -> ShardMap:
 @contextmanager
 def opened(kind: type[K], shard_map: ShardMap, connector: Connector | None = None) -> Iterator[K]:
     """Open a kit and read all its components; close it in every event loop that used it."""
-    tracking = _LoopTrackingConnector(connector or Connector())
-    kit = kind(FixedMap(shard_map), connector=tracking)
+    kit = kind(FixedMap(shard_map), connector=connector)
     for name in shard_map.components:
         kit.topology.component(name)
     try:
         yield kit
     finally:
-        tracking.close(kit)
+        for loop in {loop for clients in kit._all_clients() for loop in clients.loops}:
+            if not loop.is_closed() and not loop.is_running():  # one that has ended closed its own
+                loop.run_until_complete(kit.aclose())
+        kit._close()  # an async kit's, too: it sends what was recorded, and ends its threads
 
 
 def empty(servers: LocalServers) -> None:
@@ -65,29 +63,6 @@ def empty(servers: LocalServers) -> None:
             with server.client() as client, suppress(ReadOnlyError):
                 client.flushall()
                 client.script_flush()
-
-
-class _LoopTrackingConnector(Connector):
-    """A connector that records the event loops of its async clients."""
-
-    def __init__(self, inner: Connector) -> None:
-        self._inner = inner
-        self.shares, self.breaks = inner.shares, inner.breaks
-        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-
-    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
-        return self._inner.blocking(fields)
-
-    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
-        self._loops.add(asyncio.get_running_loop())
-        return self._inner.awaiting(fields)
-
-    def close(self, kit: ShardKit | AsyncShardKit) -> None:
-        """Close a kit. A loop that has ended closed its clients itself."""
-        for loop in list(self._loops):
-            if not loop.is_closed() and not loop.is_running():
-                loop.run_until_complete(kit.aclose())
-        kit._close()  # an async kit's, too: it sends what was recorded, and ends its threads
 
 
 class MemoryServers(MemoryConnector):

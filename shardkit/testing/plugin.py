@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -107,23 +107,24 @@ def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> L
     return shardkit_servers
 
 
+def _opened(kind: str, *args: Any) -> Any:
+    from shardkit.kit import kit
+    from shardkit.testing.kits import opened
+
+    return opened(getattr(kit, kind), *args)
+
+
 @pytest.fixture
 def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
     """A blocking kit on real, empty servers."""
-    from shardkit.kit.kit import ShardKit
-    from shardkit.testing.kits import opened
-
-    with opened(ShardKit, _shardkit_empty.shard_map) as kit:
+    with _opened("ShardKit", _shardkit_empty.shard_map) as kit:
         yield kit
 
 
 @pytest.fixture
 def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]:
     """An async kit on real, empty servers. For any event loop."""
-    from shardkit.kit.kit import AsyncShardKit
-    from shardkit.testing.kits import opened
-
-    with opened(AsyncShardKit, _shardkit_empty.shard_map) as kit:
+    with _opened("AsyncShardKit", _shardkit_empty.shard_map) as kit:
         yield kit
 
 
@@ -141,18 +142,12 @@ def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
 @pytest.fixture
 def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
     """A blocking kit on empty servers in memory."""
-    from shardkit.kit.kit import ShardKit
-    from shardkit.testing.kits import opened
-
-    with opened(ShardKit, memory_servers.shard_map, memory_servers) as kit:
+    with _opened("ShardKit", memory_servers.shard_map, memory_servers) as kit:
         yield kit
 
 
 @pytest.fixture
 def async_memory_kit(memory_servers: MemoryServers) -> Iterator[AsyncShardKit]:
     """An async kit on empty servers in memory. For any event loop."""
-    from shardkit.kit.kit import AsyncShardKit
-    from shardkit.testing.kits import opened
-
-    with opened(AsyncShardKit, memory_servers.shard_map, memory_servers) as kit:
+    with _opened("AsyncShardKit", memory_servers.shard_map, memory_servers) as kit:
         yield kit

@@ -299,7 +299,6 @@ class Driver:
         shard_map: the map, with the ports of the servers.
         runner: runs calls on the awaiting face; None for the blocking one.
         checks: whether to ask `check` what it says of each damage, before and after writes.
-        client: who sees to the server; by default the kit's client.
     """
 
     def __init__(
@@ -308,10 +307,9 @@ class Driver:
         shard_map: ShardMap,
         runner: asyncio.Runner | None = None,
         checks: bool = False,
-        client: Any = None,
     ) -> None:
         self.kit = kit
-        self.client: Any = client or kit.client("data")
+        self.client: Any = kit.client("data")
         self.runner = runner
         self.checks = checks
         self.awaiting: Any = None

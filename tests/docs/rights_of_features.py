@@ -1,5 +1,5 @@
 """The rights that each feature needs: what it sends, as the server counts it, and what its scripts
-check before they write.
+name: branches that are seldom taken have commands of their own.
 
 ``python tests/docs/rights_of_features.py`` writes them to ``shardkit/network/rights.json``, and the
 table to docs/rights.md.
@@ -31,6 +31,9 @@ SCRIPTS = [
     script("/".join([*path.parts[:-2], path.stem]))
     for path in (each.relative_to(RIGHTS.parents[1]) for each in RIGHTS.parents[1].rglob("*.lua"))
 ]
+FUNCTION = re.compile(
+    r"^(?:local )?function (\w+)(?:[^\n]* end$|.*?^end$)", re.MULTILINE | re.DOTALL
+)
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 BEGIN, END = "<!-- written by tests/docs/rights_of_features.py -->\n", "<!-- end -->\n"
 
@@ -171,9 +174,27 @@ def record(servers: Servers, feature: str) -> list[str]:
         found |= servers.sent(replica=replica)
         with servers.master.client() as admin:
             loaded = admin.script_exists(*(script.sha for script in SCRIPTS))
-        for text in (one.text for one, used in zip(SCRIPTS, loaded, strict=True) if used):
-            found |= {name.lower() for name in re.findall(r"may\('(\w+)'", text)}
+        for text in (each.text for each, used in zip(SCRIPTS, loaded, strict=True) if used):
+            found |= {name.lower() for name in named(text)}
     return sorted(found)
+
+
+def named(text: str) -> set[str]:
+    """Return the commands that a script which writes calls by name, in itself or what it uses.
+
+    Commands that not every server has expire fields; scripts call them only if fields expire.
+    """
+    if "\n--@reads" in text:
+        return set()
+    text = re.sub(r"--[^\n]*", "", text)
+    functions = {match[1]: match[0] for match in FUNCTION.finditer(text)}
+    used = reached = FUNCTION.sub("", text)
+    while used:
+        names = functions.keys() & set(re.findall(r"\w+", used))
+        used = "\n".join(functions.pop(name) for name in names)
+        reached += used
+    called = " ".join(re.findall(r"\bcall\(\s*([^,)\n]*)", reached))
+    return set(re.findall(r"'((?!HPEXPIRE)[A-Z]+)'", called))
 
 
 def table(rights: dict[str, list[str]]) -> str:
@@ -194,9 +215,13 @@ def granted(names: Iterable[str]) -> str:
 
 
 def main() -> None:
-    """Write the rights and the page."""
+    """Write the rights and the page; rights stay that another run has found."""
+    known = json.loads(RIGHTS.read_text(encoding="utf-8"))
     with two_servers() as servers:
-        rights = {feature: record(servers, feature) for feature in FEATURES}
+        rights = {
+            feature: sorted({*record(servers, feature), *known.get(feature, "").split()})
+            for feature in FEATURES
+        }
     text = {feature: " ".join(names) for feature, names in rights.items()}
     RIGHTS.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

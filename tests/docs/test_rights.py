@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import arranged
 import pytest
 from arranged import client_of
-from damages import STORED, Driver, Waited
+from damages import Waited
 from faces import PATIENCE, faced
 from redis.exceptions import NoPermissionError
 from rights_of_features import (
@@ -469,55 +468,6 @@ def test_an_error_names_the_right_to_grant(servers: Servers, kind: str) -> None:
             with pytest.raises(ShardErrors) as refused:
                 call(Waited(structure, face.runner) if face.runner else structure)
             assert re.search(remedy, str(refused.value))
-
-
-# Calls of one script each.
-WHOLE = ("contacts", "queue", "ads", "mailboxes", "lock", "election", "latch", "window", "market")
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_a_call_that_lacks_a_right_has_written_nothing(servers: Servers, kind: str) -> None:
-    changed, refused, admin = [], 0, client_of(servers.master)
-    with servers.kit(LOGIN) as kit, asyncio.Runner() as runner:
-        waits = runner if kind == "awaiting" else None
-        servers.set_user("~*", "&*", "+@all")
-        driver = Driver(kit, servers.map(LOGIN), waits, client=admin)
-        for name in WHOLE:
-            servers.set_user("~*", "&*", "+@all")
-            driver.prepare(name)
-            for called, call in SUBJECTS[name].writes.items():
-                servers.sent(replica=False)
-                driver.call(name, call)
-                sent = servers.sent(replica=False) - {"evalsha", "eval", "hello", "flushdb"}
-                for lacking in sorted(sent):
-                    driver.restore(STORED)
-                    before = driver.digest()
-                    servers.set_user("~*", "&*", "+@all", f"-{lacking}")
-                    with suppress(ShardErrors):
-                        driver.call(name, call)
-                        continue
-                    refused += 1
-                    if driver.digest() != before:
-                        changed.append((name, called, lacking))
-                servers.set_user("~*", "&*", "+@all")
-                driver.restore(STORED)
-        if driver.awaiting is not None:
-            runner.run(driver.awaiting.aclose())
-    assert changed == []
-    assert refused > 100
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_a_call_that_lacks_a_renamed_command_has_written_nothing(kind: str) -> None:
-    with LocalServer(config={"rename-command": ["ZREMRANGEBYRANK", ""]}) as server:
-        with faced(kind, map_of({"port": server.port})) as face:
-            contacts = face.kit.recent_contacts(component="a", order="time")
-            structure = Waited(contacts, face.runner) if face.runner else contacts
-            with pytest.raises(ShardErrors, match=r"1 shard failed") as refused:
-                structure.touch("ada", "bo")
-            assert "the server lacks a command that the script uses" in str(refused.value)
-        with server.client() as client:
-            assert client.keys() == []
 
 
 def test_reads_reach_replicas_with_an_applications_rights(servers: Servers) -> None:

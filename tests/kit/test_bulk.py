@@ -98,6 +98,10 @@ def test_bytearrays_and_memoryviews_are_taken_as_redis_py_takes_them(face: Face)
     router = face.kit.key_sharded("many")
     face.run(router.mset({b"a": bytearray(b"1"), "b": memoryview(b"2")}))
     assert face.run(router.mget([bytearray(b"a"), memoryview(b"b")])) == [b"1", b"2"]
+    gaps = memoryview(b"123456")
+    client = face.run(face.kit.client("many", 0))
+    face.run(client.mset({"gaps": gaps[::2], "reversed": gaps[::-2]}))
+    assert face.run(client.mget("gaps", "reversed")) == [b"135", b"642"]
     pipe = router.pipeline()
     pipe.set(bytearray(b"c"), bytearray(b"3")).get("c").hset("h", "f", memoryview(b"4"))
     assert face.run(pipe.execute()) == [True, b"3", 1]

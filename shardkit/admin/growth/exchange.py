@@ -12,10 +12,10 @@ reads and writes only as many keys at a time (`Slices`) as the server handles in
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -215,16 +215,28 @@ def mark_of(ranges: Iterable[Sequence[int]]) -> str:
     raise AssertionError(ranges)
 
 
-def at_once(work: Callable[[T], R], items: Iterable[T], most: int = 10_000) -> list[R]:
-    """Call a function for each item, in threads if there are several; raise the first error.
-
-    ``most`` is how many work at a time.
-    """
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for each item, in threads if there are several; raise the first error."""
     every = list(items)
-    if len(every) < 2:
-        return [work(item) for item in every]
-    with ThreadPoolExecutor(min(most, len(every))) as pool:
-        return list(pool.map(work, every))
+    results: dict[int, R] = {}
+    errors: dict[int, BaseException] = {}
+
+    def call(n: int) -> None:
+        try:
+            results[n] = work(every[n])
+        except BaseException as error:  # raised below
+            errors[n] = error
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(1, len(every))]
+    for thread in threads:
+        thread.start()
+    if every:
+        call(0)
+    for thread in threads:
+        thread.join()
+    for n in sorted(errors):
+        raise errors[n]
+    return [results[n] for n in range(len(every))]
 
 
 def is_own(key: bytes) -> bool:

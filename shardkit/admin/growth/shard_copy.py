@@ -18,9 +18,9 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -609,14 +609,26 @@ def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
     Yield whether all still follow.
     """
     end = threading.Event()
-    with ThreadPoolExecutor(len(copies) or 1, "shardkit-copy") as pool:
-        working = [pool.submit(copy.follow, end.is_set) for copy in copies]
+    errors: list[Exception] = []
+
+    def follow(copy: DatabaseCopy) -> None:
         try:
-            yield lambda: not any(work.done() and work.exception() for work in working)
-        finally:
-            end.set()
-    for error in filter(None, (work.exception() for work in working)):
-        if not isinstance(error, RedisError | OSError):
+            copy.follow(end.is_set)
+        except (GrowthError, RedisError, OSError) as error:
+            errors.append(error)
+
+    new = partial(threading.Thread, target=follow, name="shardkit-copy", daemon=True)
+    threads = [new(args=(copy,)) for copy in copies]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: not errors
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        if isinstance(error, GrowthError):
             raise error
         server = server_in(error).replace(" ", ": ")
         raise GrowthError(f"the copy was interrupted: {server}{error}", "resume it") from error

@@ -543,7 +543,11 @@ class ShardMover(Mover):
             )
             self._pace.note(COPIED, keys, move.total, "keys", size)
 
-        exchange.at_once(lambda copy: copy.copy_all(tell), self._copies, _AT_ONCE)
+        def copy_some(own: Sequence[DatabaseCopy]) -> None:
+            for copy in own:
+                copy.copy_all(tell)
+
+        exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
         move.copied = sum(copy.bytes for copy in self._copies)
         move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up()

@@ -328,6 +328,11 @@ class Clients:
         self._keeper = private_pool.keeper
         scope.built.update((private_pool, self._keeper))
 
+    @property
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops that have clients."""
+        return [scope.loop for scope in list(self._of_loops)]
+
     async def aclose(self) -> None:
         """Close the running loop's clients; they say that it has ended unless the kit is closed."""
         loop = asyncio.get_running_loop()

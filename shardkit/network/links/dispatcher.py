@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, starmap, zip_longest
 from math import inf
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from redis.exceptions import (
@@ -39,7 +38,7 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, CrossShardError, ShardFailure, ShardKitError
-from shardkit.events import CommandsRetried, emit, handlers
+from shardkit.events import CommandsRetried, ScriptLoaded, emit, handlers
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import unreached
@@ -64,7 +63,6 @@ from shardkit.network.links.grouping import (
     separated,
     was_split_lately,
 )
-from shardkit.network.links.resp import Uniform
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
     MOVING,
@@ -318,7 +316,7 @@ class Dispatcher:
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
-        scripts = groups.rows is None and groups.uniform is None  # perhaps
+        scripts = groups.rows is None and type(batch) is not Columns  # perhaps
 
         def place(
             name: str, by_number: Mapping[int | None, list[int]], block: float | None = None
@@ -361,9 +359,6 @@ class Dispatcher:
             starts = [0, *accumulate(map(len, lists))]
             loaded = self.loaded(endpoints[0].owner) if scripts else set()
             attempts.append(Attempt(endpoints, positions, starts, batch, loaded=loaded, **common))
-        if groups.uniform is not None:
-            for attempt in attempts:
-                attempt.uniform = in_order(attempt, groups.uniform)
         for shard, positions, block in groups.alone:
             yield from place(shard.component, {shard.number: positions}, block)
         for attempt in attempts:
@@ -427,8 +422,8 @@ class Dispatcher:
     def _settle_all(self, attempt: Attempt, outcome: _Outcome, call: _Dispatched) -> None:
         """Note the replies to an attempt, and what must be sent again."""
         if attempt.error is None:
-            if handlers:
-                attempt.tell_loaded()
+            for sha in attempt.brought.keys() - attempt.loaded if handlers else ():
+                emit(ScriptLoaded(str(attempt.shard), attempt.address, attempt.brought[sha]))
             if len(attempt.loaded) >= MOST:  # they are sent as text once more
                 attempt.loaded.clear()
             attempt.loaded.update(attempt.brought)
@@ -517,15 +512,6 @@ class Dispatcher:
         # Once, as the request itself may break the connection; and never after a timeout.
         again = outcome.retry == 0 and not isinstance(error, TimeoutError)
         return again and (moved or repeatable)
-
-
-def in_order(attempt: Attempt, uniform: Uniform) -> Uniform:
-    """Return the commands of a request, given those of the batch."""
-    positions, columns = attempt.positions, uniform.columns
-    if len(positions) == len(columns[0]) and len(attempt.endpoints) == 1:
-        return uniform
-    pick = itemgetter(*positions, positions[0])  # all at once: a third of the time of one by one
-    return Uniform(uniform.name, [pick(column)[:-1] for column in columns])
 
 
 def node_of_short(client: Any, batch: Batch) -> Any:

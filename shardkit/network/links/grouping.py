@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
 from shardkit.errors import CrossShardError, RoutingError
-from shardkit.network.links.resp import Arguments, Uniform
+from shardkit.network.links.resp import Arguments
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -58,7 +58,6 @@ class Groups(NamedTuple):
     by_shard: dict[str, dict[int | None, list[int]]]  # positions, by component and number
     alone: Sequence[BlockingGroup] = ()  # those that block
     rows: Sequence[Arguments] | None = None  # name and arguments of all commands, if that is all
-    uniform: Uniform | None = None  # the commands by column
 
     @property
     def shards(self) -> set[Shard]:
@@ -88,9 +87,8 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     """
     if len(todo) == len(batch):
         if type(batch) is Columns:
-            uniform = Uniform(batch.name, [batch.keys, *batch.more]) if batch.name else None
-            rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, batch.keys, components, rows, uniform, batch.placed)
+            rows = None if batch.name else batch.rows
+            return _group_all(batch.to, batch.keys, components, rows, batch.placed)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -182,7 +180,6 @@ def _group_all(
     keys: Sequence[Key],
     components: Components,
     rows: Sequence[Arguments] | None,
-    uniform: Uniform | None = None,
     placed: tuple[object, Sequence[int | None]] | None = None,
 ) -> Groups:
     if not keys:
@@ -192,14 +189,14 @@ def _group_all(
     component = components[to] if isinstance(to, str) else None
     if component is None or not component.shards:
         shard = place(to, keys[0], components)
-        return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
+        return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows)
     by_number: defaultdict[int | None, list[int]] = defaultdict(list)
     version, numbers = placed or (None, ())
     if version is not component:
         numbers = component.place_all(keys)
     for position, number in enumerate(numbers):
         by_number[number].append(position)
-    return Groups({component.name: by_number}, (), rows, uniform)
+    return Groups({component.name: by_number}, (), rows)
 
 
 def place(to: To, key: Key, components: Components) -> Shard:

@@ -23,14 +23,14 @@ from __future__ import annotations
 import reprlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, filterfalse, islice, pairwise, repeat
+from itertools import accumulate, chain, filterfalse, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import printable
-from shardkit.operations.commands import Argument, Reply
+from shardkit.operations.commands import Argument, Columns, Reply
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
@@ -67,10 +67,7 @@ def pack(args: Sequence[Argument]) -> bytes:
     try:
         return pack_command(tuple(args))
     except (TypeError, UnicodeEncodeError):
-        given: Sequence[Any] = args
-        if any(isinstance(argument, bytearray | memoryview) for argument in given):
-            return pack([bytes(a) if isinstance(a, bytearray | memoryview) else a for a in given])
-        wrong = next(filterfalse(_can_be_sent, given))
+        wrong: Any = next(filterfalse(_can_be_sent, args))
         raise InvalidArgumentError(
             f"{args[0]!r}: argument {reprlib.repr(wrong)} is a {type(wrong).__name__} that cannot "
             "be sent",
@@ -110,32 +107,28 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
-    """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one)."""
-    sizes = list(map(len, packed))
-    cuts = cuts_of(sizes, CHUNK_REQUESTS, counts)
-    replies = range(len(sizes) + 1) if counts is None else [0, *accumulate(counts)]
-    return [Chunk(b"".join(packed[a:b]), replies[b] - replies[a]) for a, b in pairwise(cuts)]
-
-
-def cuts_of(sizes: Sequence[int], most: int, counts: Sequence[int] | None = None) -> list[int]:
-    """Return where chunks of requests start, and the end; ``most`` replies in each.
+    """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one).
 
     They are even: a small one at the end would be an exchange for itself.
     """
+    sizes = list(map(len, packed))
     number, total = len(sizes) if counts is None else sum(counts), sum(sizes)
-    if number <= most and total <= CHUNK_BYTES:
-        return [0, len(sizes)]
+    if number <= CHUNK_REQUESTS and total <= CHUNK_BYTES:
+        return [Chunk(b"".join(packed), number)]
     ends = [0, *accumulate(sizes)]
     replies = range(len(ends)) if counts is None else [0, *accumulate(counts)]
     largest = min(CHUNK_BYTES, total // -(-total // CHUNK_BYTES) + max(sizes))
-    cuts, most = [0], -(-number // -(-number // most))
-    while (start := cuts[-1]) < len(sizes):
+    most = -(-number // -(-number // CHUNK_REQUESTS))
+    chunks, start = [], 0
+    while start < len(sizes):
         fitting = (
             bisect_right(ends, ends[start] + largest),
             bisect_right(replies, replies[start] + most),
         )
-        cuts.append(max(start + 1, min(fitting) - 1))
-    return cuts
+        end = max(start + 1, min(fitting) - 1)
+        chunks.append(Chunk(b"".join(packed[start:end]), replies[end] - replies[start]))
+        start = end
+    return chunks
 
 
 # By name and number of arguments: the joined command, and how many arguments all must share.
@@ -159,12 +152,22 @@ class Joined(NamedTuple):
     values: Sequence[Argument]  # their other arguments, one command after the other
     width: int  # how many of these each command has
 
+    @classmethod
+    def of(cls, batch: Columns) -> Joined | None:
+        """Return the commands as those of a joined one; None if they cannot be joined."""
+        columns: list[Sequence[Argument]] = [batch.keys, *batch.more]
+        joined, shared = _JOINED.get((batch.name, 1 + len(columns)), ("", 0))
+        if not joined or any(column.count(column[0]) < len(column) for column in columns[:shared]):
+            return None
+        first, rest = [column[0] for column in columns[:shared]], columns[shared:]
+        values = rest[0] if len(rest) == 1 else list(chain.from_iterable(zip(*rest, strict=True)))
+        return cls(joined, first, values, len(rest))
+
     def packed(self, starts: Sequence[int]) -> list[bytes]:
         """Pack the commands from each of the positions to the next as one."""
         name, shared, values, width = self
-        if width > 1:
-            starts = [width * start for start in starts]
-        return pack_rows([(name, *shared, *values[a:b]) for a, b in pairwise(starts)])
+        ends = [width * start for start in starts]
+        return pack_rows([(name, *shared, *values[a:b]) for a, b in pairwise(ends)])
 
     def chunks(self) -> tuple[list[Chunk], list[JoinedRun]]:
         """Pack the commands into chunks; return also for how many commands each is."""
@@ -187,41 +190,15 @@ class Joined(NamedTuple):
         return chunks, runs
 
 
-class Uniform(NamedTuple):
-    """Commands of one name and one number of arguments, by column."""
-
-    name: str
-    columns: Sequence[Sequence[Argument]]  # a column has one argument of all
-
-    @classmethod
-    def of(cls, rows: Sequence[Arguments]) -> Uniform | None:
-        """Return commands by column; None if they are not uniform."""
-        width, name, count = len(rows[0]), rows[0][0], len(rows)
-        if width < 2 or type(name) is not str or list(map(len, rows)).count(width) < count:
-            return None
-        values = list(chain.from_iterable(rows))
-        if values[::width].count(name) < count:
-            return None
-        return cls(name, [values[n::width] for n in range(1, width)])
-
-    @property
-    def keys(self) -> Sequence[Any]:
-        """The first argument of each."""
-        return self.columns[0]
-
-    def rows(self) -> list[Arguments]:
-        """Return the name and arguments of each."""
-        return list(zip(repeat(self.name), *self.columns, strict=False))
-
-    def joined(self) -> Joined | None:
-        """Return the commands as those of a joined one; None if they cannot be joined."""
-        columns = self.columns
-        name, shared = _JOINED.get((self.name, 1 + len(columns)), ("", 0))
-        if not name or any(column.count(column[0]) < len(column) for column in columns[:shared]):
-            return None
-        first, rest = [column[0] for column in columns[:shared]], columns[shared:]
-        values = rest[0] if len(rest) == 1 else list(chain.from_iterable(zip(*rest, strict=True)))
-        return Joined(name, first, values, len(rest))
+def columns_of(rows: Sequence[Arguments]) -> Columns | None:
+    """Return commands by column; None if their names or numbers of arguments differ."""
+    width, name, count = len(rows[0]), rows[0][0], len(rows)
+    if width < 2 or type(name) is not str or list(map(len, rows)).count(width) < count:
+        return None
+    values: list[Any] = list(chain.from_iterable(rows))
+    if values[::width].count(name) < count:
+        return None
+    return Columns("", name, *(values[n::width] for n in range(1, width)))
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:

@@ -42,7 +42,7 @@ from shardkit.errors import (
     few,
     shortened,
 )
-from shardkit.events import CommandsSent, ScriptLoaded, emit, sent, settled
+from shardkit.events import CommandsSent, sent, settled
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import (
@@ -77,7 +77,7 @@ from shardkit.network.links.resp import (
     Chunk,
     Joined,
     JoinedRun,
-    Uniform,
+    columns_of,
     join,
     pack,
     pack_all,
@@ -143,7 +143,6 @@ class Attempt:
     asking: bool = False  # whether the requests follow an ASK redirection
     block: float | None = None  # seconds that the (only) request may block
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
-    uniform: Uniform | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     node: Any = None  # of a cluster, where joined commands need keys of one slot
     brought: dict[str, str] = field(default_factory=dict, init=False)  # scripts sent as text
@@ -215,33 +214,39 @@ class Attempt:
         """Return the names and arguments of the requests, if that is all of them."""
         if self.asking:
             return None
-        if self.uniform is not None:
-            return self.uniform.rows()
+        columns = self._columns()
+        if columns is not None:
+            return columns.rows
         if self.rows is not None:
-            return self._at(self.rows, self.positions)
+            return self._at(self.rows)
         requests = self.requests
         if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
             return None
         return list(map(_ARGS, requests))
+
+    def _columns(self) -> Columns | None:
+        """Return the requests by column, if the batch has them so."""
+        batch = self.batch
+        if type(batch) is not Columns or not batch.name:
+            return None
+        return Columns(batch.to, batch.name, *map(self._at, (batch.keys, *batch.more)))
 
     def _joined(self) -> Joined | None:
         """Return the requests as those of one joined command, if they may become one."""
         least = max(2, _LEAST_JOINED * len(self.endpoints))
         if not self.joins or self.asking or len(self.positions) < least:
             return None
-        uniform = self.uniform
-        if uniform is None and (rows := self._rows()) is not None:
-            uniform = Uniform.of(rows)
-        if uniform is None or (self.node and len(set(slots_of(uniform.keys))) > 1):
+        columns = self._columns()
+        if columns is None and (rows := self._rows()) is not None:
+            columns = columns_of(rows)
+        if columns is None or (self.node and len(set(slots_of(columns.keys))) > 1):
             return None
-        return uniform.joined()
+        return Joined.of(columns)
 
     def _effects(self) -> int:
         """Return what the requests do; raises InvalidArgumentError as `effects_of` does."""
-        if self.uniform is not None:
-            args: Sequence[Argument] = (self.uniform.name,)
-            return _harmless(effects(args), args)
-        rows = self._rows()
+        batch = self.batch
+        rows = [(batch.name,)] if isinstance(batch, Columns) and batch.name else self._rows()
         if rows is not None:
             return _harmless(effects_of_all(rows), rows[0])
         does = 0
@@ -283,9 +288,9 @@ class Attempt:
         """Pack commands of one name for several databases; None if some database's are too many."""
         starts = self.starts
         numbers = counts = list(map(sub, starts[1:], starts))
-        if max(numbers) > resp.CHUNK_JOINED:
-            return None
         together = self._joined()
+        if max(numbers) > (resp.CHUNK_REQUESTS if together is None else resp.CHUNK_JOINED):
+            return None
         if together is not None:
             counts, packed = [1] * len(selects), together.packed(starts)
         else:
@@ -296,7 +301,7 @@ class Attempt:
             packed = [b"".join(packed[a:b]) for a, b in pairwise(starts)]
         largest = max(map(len, packed))
         form = form_of(self._effects(), largest, max(counts), may_multi)
-        if form == CONFIRMED or largest > resp.CHUNK_BYTES or max(counts) > resp.CHUNK_REQUESTS:
+        if form == CONFIRMED or largest > resp.CHUNK_BYTES:
             return None
         self.forms = [form] * len(selects)
         self.runs = [] if together is None else [[number] for number in numbers]
@@ -395,13 +400,8 @@ class Attempt:
     def part(self, *numbers: int) -> Attempt:
         """Return an attempt, not made yet, at some of the databases."""
         slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
-        uniform = self.uniform
-        if uniform is not None:
-            columns = [_picked(column, slices) for column in uniform.columns]
-            uniform = Uniform(uniform.name, columns)
         part = replace(
             self,
-            uniform=uniform,
             endpoints=[self.endpoints[n] for n in numbers],
             positions=_picked(self.positions, slices),
             starts=[0, *accumulate(piece.stop - piece.start for piece in slices)],
@@ -447,15 +447,17 @@ class Attempt:
                 replies = values
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
-    def _at(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+    def _at(self, values: Sequence[Any]) -> Sequence[Any]:
+        positions = self.positions
         if len(positions) == len(values) and len(self.endpoints) == 1:  # in their order
             return values
-        return list(map(values.__getitem__, positions))
+        # All at once: a third of the time of one by one.
+        return itemgetter(*positions, positions[0])(values)[:-1]  # type: ignore[no-any-return]
 
     @property
     def requests(self) -> Batch:
         """The requests."""
-        return self._at(self.batch, self.positions)
+        return self._at(self.batch)
 
     def tell(self) -> list[CommandsSent]:
         """Emit the event that this is sent, for each shard."""
@@ -463,11 +465,6 @@ class Attempt:
             sent(part.shard, part.address, len(part.positions), part._names, part._commands)
             for part in self.parts
         ]
-
-    def tell_loaded(self) -> None:
-        """Emit events for the scripts that the server was given."""
-        for sha in self.brought.keys() - self.loaded:
-            emit(ScriptLoaded(str(self.shard), self.address, self.brought[sha]))
 
     def _names(self) -> set[str]:
         batch = self.batch

@@ -76,7 +76,7 @@ FIELDS_AT_ONCE = 10_000
 PARTS_READ = 64
 MOST_RANDOM = 100_000
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_UNKNOWN_COMMAND = re.compile("unknown (redis )?command|invalid command passed", re.IGNORECASE)
+_UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
 _MISSING = -2  # what is replied for a field that does not exist
 
 

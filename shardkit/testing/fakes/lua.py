@@ -168,7 +168,6 @@ function(call, pcall_, refuse, sha1hex, log, encode, decode, null, pack, unpack_
         status_reply = function(text) return {ok = text} end,
         sha1hex = sha1hex, setresp = function() end,
         replicate_commands = function() return true end,
-        acl_check_cmd = function() return true end,
     }
     cjson = {encode = encode, decode = decode, null = null}
     struct = {pack = pack, unpack = unpack_, size = size}

@@ -13,9 +13,6 @@ if redis.call('HEXISTS', KEYS[1], 'planning') == 1 then return {-3, 0, 0, 0} end
 local before, generation = unpack(redis.call('HMGET', KEYS[1], 'hint:due', 'hint:life'))
 local old = tonumber(before or redis.call('PEXPIRETIME', KEYS[1]))
 generation = tonumber(generation or 15)
-if not redis.acl_check_cmd(ARGV[1], KEYS[1]) then
-  return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
-end
 if before and before ~= '-1' then -- conditions compare the expiry being set
   redis.call('PEXPIREAT', KEYS[1], before)
 end

@@ -9,7 +9,6 @@
 --@include structures/base/damage
 local stored, generation = redis.call('HGETALL', KEYS[1]), nil
 if #stored == 0 and #ARGV > 0 then
---@needs GET HSET PEXPIRETIME
   redis.call('HSET', KEYS[1], unpack(ARGV))
   generation = KEYS[2] and tonumber(redis.call('GET', KEYS[2]) or nil)
   if generation then redis.call('HSET', KEYS[1], 'hint:life', generation) end

@@ -8,9 +8,6 @@
 --          part is unsettled or belongs to a structure with another expiry
 local due = redis.call('PEXPIRETIME', KEYS[1])
 if due ~= -2 and due ~= tonumber(ARGV[1]) then return {2, due} end
-if due == -2 or ARGV[2] == 'HINCRBY' then
---@needs HGET PEXPIREAT TIME
-end
 local reply = redis.pcall(ARGV[2], KEYS[1], unpack(ARGV, 3))
 if type(reply) == 'table' and reply.err then return reply end
 if ARGV[2] == 'HINCRBY' then -- Lua's numbers would not hold the sum exactly

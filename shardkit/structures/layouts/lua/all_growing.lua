@@ -26,9 +26,6 @@ elseif not state.absent and (state.due or '-1') ~= ARGV[5] then
   return {3, state.parts, tonumber(state.due or '-1')}
 end
 if state.parts ~= tonumber(ARGV[2]) then return {0, state.parts, 0} end
-if not redis.acl_check_cmd(name, KEYS[1]) then
-  return redis.call(name, KEYS[1], unpack(ARGV, at))
-end
 if settles and not state.absent and generation ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'life', ARGV[4])
 end

@@ -16,7 +16,11 @@ local function slices(list, act)
 end
 
 -- The contents of a part, flat: each member and, except in a SET, its value or score.
-local READ = {HASH = {'HGETALL'}, SET = {'SMEMBERS'}, ZSET = {'ZRANGE', 0, -1, 'WITHSCORES'}}
+local READ = {
+  HASH = function(key) return redis.call('HGETALL', key), 2 end,
+  SET = function(key) return redis.call('SMEMBERS', key), 1 end,
+  ZSET = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), 2 end,
+}
 
 local ADD = {HASH = 'HSET', SET = 'SADD', ZSET = 'ZADD'}
 local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
@@ -38,9 +42,7 @@ end
 local function split(kind, source, target, parts, groups, expiring)
   local modulus = 1
   while modulus <= parts do modulus = modulus * 2 end
-  redis.call(REMOVE[kind], target, redis.call(LENGTH[kind], target)) -- may be refused
-  local flat = redis.call(READ[kind][1], source, unpack(READ[kind], 2))
-  local width = kind == 'SET' and 1 or 2
+  local flat, width = READ[kind](source)
   local moved, members = {}, {}
   for i = 1, #flat, width do
     local hash = tonumber(string.sub(redis.sha1hex(flat[i]), 1, 8), 16)
@@ -54,7 +56,6 @@ local function split(kind, source, target, parts, groups, expiring)
   if kind == 'ZSET' then -- scores come first
     for i = 1, #moved, 2 do moved[i], moved[i + 1] = moved[i + 1], moved[i] end
   end
-  if times[1] then redis.call('HPEXPIREAT', target, 1, 'FIELDS', 1, '') end -- it may be refused
   slices(moved, function(...) redis.call(ADD[kind], target, ...) end)
   for _, time in ipairs(times) do
     redis.call('HPEXPIREAT', target, time[2], 'FIELDS', 1, time[1])

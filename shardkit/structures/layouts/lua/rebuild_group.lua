@@ -9,7 +9,6 @@
 --@include structures/base/damage
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 if redis.call('EXISTS', KEYS[#KEYS]) == 1 then return 0 end
-redis.call(LENGTH[ARGV[1]], KEYS[#KEYS]) -- refused before anything is written
 local function is(key, kind)
   local found = redis.call('TYPE', key).ok
   if found == 'none' or found == string.lower(kind) then return true end

@@ -24,9 +24,6 @@ if state.parts ~= known then
   return {0, state.parts, state.count, state.expiring}
 end
 local commands = tonumber(ARGV[8])
-if commands > 0 and not redis.acl_check_cmd(ARGV[9], KEYS[1]) then
-  return redis.call(ARGV[9], KEYS[1], unpack(ARGV, 11, 10 + ARGV[10]))
-end
 grow(kind, state, wanted, tonumber(ARGV[4]), 2 + commands)
 
 -- Commands that reply with the number of members added or removed; for others, count.

@@ -29,7 +29,6 @@ end
 local adds = ARGV[3] ~= ''
 local due = adds and call('PEXPIRETIME', KEYS[1])
 if adds and due ~= tonumber(ARGV[3]) then return -1 end
---@needs HINCRBY PEXPIREAT
 local at, many, failed = 5, 0, nil
 for n = 2, #KEYS do
   local key, last = KEYS[n], at + ARGV[at]

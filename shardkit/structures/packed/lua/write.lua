@@ -19,7 +19,6 @@ if length ~= whole then
     return redis.error_reply('DAMAGED ' .. cjson.encode(wanted))
   end
   if ARGV[4] == '0' then return {1, 0} end
---@needs BITFIELD PEXPIREAT SETRANGE TIME
   -- Adding 0 to the last bit changes nothing, but gives the part its full length.
   redis.call('BITFIELD', KEYS[1], 'INCRBY', 'u1', 8 * whole - 1, 0)
   -- Of the same life as the end that was given: see structures/base/parameters.

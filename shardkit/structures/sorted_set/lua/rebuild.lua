@@ -20,7 +20,6 @@ end
 if state.parts ~= #KEYS - 3 then
   return {0, state.parts, state.count, 0}
 end
-for _, name in pairs(COMMANDS.SCORE) do redis.call(name, KEYS[4], 1, 0) end -- it may be refused
 if not ARGV[4] then
   state.count = 0
   for n = 4, #KEYS do state.count = state.count + redis.call('ZCARD', KEYS[n]) end

@@ -89,7 +89,6 @@ for n, command in ipairs(given) do
   end
 end
 
-for _, name in pairs(short and COMMANDS.SCORE or {}) do redis.call(name, KEYS[2], 1, 0) end
 grow('ZSET', state, wanted, tonumber(ARGV[3]), 4 + commands)
 
 -- The touched members with their scores after and before (see `update_bound`); how many are new.

@@ -34,7 +34,6 @@ if bounded then
   end
 end
 
---@needs HINCRBY PEXPIREAT
 local fresh = score and due > 0 and call('EXISTS', KEYS[2]) == 0
 local done
 if score and bounded then
