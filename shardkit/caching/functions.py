@@ -432,7 +432,7 @@ class _KeyTemplate:
             key_bytes(text)
         except (ValueError, TypeError, InvalidKeyError) as error:
             raise self._refused(f"is no template: {error}", 'write it like "user:{id}"') from None
-        as_text = "_".join(("_text", *names))  # no parameter has this name
+        as_text = "_".join(("_text", *signature.parameters))  # no parameter has this name
         parts, used = [repr(prefix)], set()
         for before, name, form, conversion in pieces:
             parts.append(repr(_quoted(before)))
@@ -449,15 +449,14 @@ class _KeyTemplate:
         if field == "key" and signature.parameters and not used:
             raise self._refused("names no argument", 'write it like "user:{id}"')
         self.unused = {*names} - used
-        own = []
-        for number, p in enumerate(signature.parameters.values()):
-            default = p.default if p.default is p.empty else number
+        own, defaults = [], {p.name: p.default for p in signature.parameters.values()}
+        for p in signature.parameters.values():
+            default = p.default if p.default is p.empty else p.name
             own.append(p.replace(annotation=p.empty, default=default))
         source = f"lambda {str(inspect.Signature(own))[1:-1]}: {' + '.join(parts)} + '}}'"
         make = eval(source, {as_text: self._text})
-        values = [p.default for p in signature.parameters.values()]
-        make.__defaults__ = tuple(values[n] for n in make.__defaults__ or ())
-        make.__kwdefaults__ = {k: values[n] for k, n in (make.__kwdefaults__ or {}).items()}
+        make.__defaults__ = tuple(map(defaults.get, make.__defaults__ or ()))
+        make.__kwdefaults__ = {name: defaults[name] for name in make.__kwdefaults__ or ()}
         self.make: Callable[..., str] = make
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:

@@ -258,10 +258,9 @@ class Transfers(Structure[Face]):
         """Return accounts, each as of one moment. Cost: one exchange with each server."""
         for name in accounts:
             check_tag(self.name, "account", name)
-        at, keys = self.component, map(self._key, accounts)
-        both = ((key, f"{key}:flight") for key in keys)
-        reads = (tuple(Command(at, key, ("HGETALL", key)) for key in pair) for pair in both)
-        replies = yield [Transaction(at, pair[0].key, pair) for pair in reads]
+        pairs = ((key, f"{key}:flight") for key in map(self._key, accounts))
+        reads = (tuple(self._at(key, "HGETALL", key) for key in pair) for pair in pairs)
+        replies = yield [Transaction(self.component, pair[0].key, pair) for pair in reads]
         return [self._account(name, reply) for name, reply in zip(accounts, replies, strict=True)]
 
     @operation

@@ -39,11 +39,7 @@ class QueueKeys:
         ) = self.all[1:]
 
 
-@lru_cache(maxsize=1024)
-def queue_keys(prefix: str, queue: str) -> QueueKeys:
-    """Return the keys of a queue, cached."""
-    return QueueKeys(prefix, queue)
-
+_cached_keys = lru_cache(maxsize=1024)(QueueKeys)
 
 MOVED_AT_ONCE = 100
 
@@ -106,7 +102,7 @@ class QueueCommands:
     def keys(self, queue: str) -> QueueKeys:
         """Return the keys of a queue."""
         check_name(queue)
-        return queue_keys(self._name, queue)
+        return _cached_keys(self._name, queue)
 
     def take(
         self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool

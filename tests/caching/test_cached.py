@@ -407,6 +407,21 @@ def test_a_hit_accepts_no_other_arguments_than_the_function(
             load(*args, **kwargs)
 
 
+def test_parameters_may_have_any_name(face: Face) -> None:
+    decorate = face.kit.cached("many", ttl=60, key="k:{x}")
+
+    @decorate
+    def load(x: int, *_text_x: int, **_text: int) -> list[Any]:
+        return [x, _text_x, _text]
+
+    @decorate
+    async def aload(x: int, *_text_x: int, **_text: int) -> list[Any]:
+        return [x, _text_x, _text]
+
+    call: Any = load if face.runner is None else aload
+    assert face.run(call(1, 2, y=3)) == [1, [2], {"y": 3}]
+
+
 def test_keys_are_made_of_the_arguments_that_the_function_gets(face: Face) -> None:
     decorate = face.kit.cached("many", ttl=60, key="k:{name}:{page}")
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from shardkit.errors import DamagedDataError, ParameterMismatchError, StructureError
-from shardkit.operations.commands import Argument, Command
+from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import (
@@ -298,13 +298,13 @@ class ExpirableStructure(Structure[Face]):
 
     def _time_to_live(self, command: str) -> Operation[int]:
         read = self._at(self.meta_key, command, self.meta_key)
-        reads = (read, self._at(self.meta_key, "HGET", self.meta_key, DUE), read)
+        reads = (read, self._started_expiry(), read)
         left, changing, after = yield from of_this_format(self.component, self.meta_key, *reads)
         if left != -1:  # no client was changing it
             return int(left)
-        if changing is None:  # or no longer
+        due = self._due_of(changing)
+        if due is None:
             return int(after)
-        due = stored_integer(self.component, self.meta_key, DUE, changing, -1)
         if due <= 0:
             return -1
         [[seconds, microseconds]] = yield [Command(self.component, self.meta_key, ("TIME",))]
@@ -312,6 +312,15 @@ class ExpirableStructure(Structure[Face]):
         if left <= 0:
             return -2
         return (left + 500) // 1000 if command == "TTL" else left
+
+    def _started_expiry(self) -> Command:
+        return self._at(self.meta_key, "HGET", self.meta_key, DUE)
+
+    def _due_of(self, reply: Reply) -> int | None:
+        """Return that expiry from the reply; 0 or less for never; None if none is being set."""
+        if reply is None:
+            return None
+        return stored_integer(self.component, self.meta_key, DUE, reply, -1)
 
 
 def check_parameters(meta: Metadata) -> Report:

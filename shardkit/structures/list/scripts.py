@@ -334,7 +334,12 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
 
     [keys] = yield [Command(to, key, ("DBSIZE",))]
     if start is None or stop is None or not 0 <= stop - start < keys:
-        yield from _scan_parts(scripts, read)
+        pattern, cursor = escaped(prefix) + "*", Cursor(to, key)
+        while (yield from cursor.more()):
+            scan = ("SCAN", cursor.at, "MATCH", pattern, "COUNT", _SEARCHED)
+            [[cursor.at, names]] = yield [Command(to, key, scan)]
+            numbers = (_number(name.removeprefix(prefix.encode())) for name in names)
+            yield from read(number for number in numbers if number is not None)
     else:
         for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
             at = begin
@@ -373,18 +378,6 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
         )
     ]
     return dict(sorted(sizes_by_part.items()))
-
-
-def _scan_parts(
-    scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
-) -> Operation[None]:
-    key, prefix = scripts.keys[1], scripts.head[0]
-    pattern, cursor = escaped(prefix) + "*", Cursor(scripts.component, key)
-    while (yield from cursor.more()):
-        scan = ("SCAN", cursor.at, "MATCH", pattern, "COUNT", _SEARCHED)
-        [[cursor.at, names]] = yield [Command(scripts.component, key, scan)]
-        numbers = (_number(name.removeprefix(prefix.encode())) for name in names)
-        yield from read(number for number in numbers if number is not None)
 
 
 def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:

@@ -470,7 +470,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             )
         layouts = yield from self._compatible(sources)
         yield from self._open(create=True)
-        return (yield from store_combined(verb, self.layout, layouts))
+        if isinstance(self.layout, FixedLayout):
+            return (yield from _store_fixed(verb, self.layout, _fixed(layouts)))
+        return (yield from _store_growing(verb, self.layout, _growing(layouts)))
 
     def _encoded(self, members: Iterable[Key]) -> list[tuple[bytes, None]]:
         encode = self._members.encode
@@ -540,15 +542,6 @@ def verify_counts(
     """Compare what was read of each set with its count; see `LayoutBase.verify`."""
     for layout, count in zip(layouts, seen, strict=True):
         yield from layout.verify(count)
-
-
-def store_combined(
-    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
-) -> Operation[int]:
-    """Replace a set by the combination of others, of one kind of layout; return its size."""
-    if isinstance(target, FixedLayout):
-        return (yield from _store_fixed(verb, target, _fixed(sources)))
-    return (yield from _store_growing(verb, target, _growing(sources)))
 
 
 def _fixed(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[FixedLayout]:

@@ -289,16 +289,9 @@ class ScoredGroups(GrowingLayout):
         replies = yield [self.at(keys[group], name, 0, size - 1, "WITHSCORES") for group in ranges]
         by_group = {g: scored_rows(flat) for g, flat in zip(ranges, replies, strict=True)}
         short = [group for group, rows in by_group.items() if len(rows) < size]
-        if short:
-            yield from self._check_all(short, by_group, keys)
-        return {group: (rows, len(rows) == size) for group, rows in by_group.items()}
-
-    def _check_all(
-        self, groups: Sequence[int], by_group: dict[int, list[Row]], keys: Sequence[str]
-    ) -> Operation[None]:
-        """Check that groups have no members besides those in tops or bottoms. One exchange."""
-        counts = yield [self.at(self._keys[group], "HGET", "count") for group in groups]
-        for group, count in zip(groups, counts, strict=True):
+        gets = [self.at(self._keys[group], "HGET", "count") for group in short]
+        counts = (yield gets) if short else ()  # they must have no other members
+        for group, count in zip(short, counts, strict=True):
             state = self._keys[group]
             if self._stored_count(group, count) > len(by_group[group]):
                 # Members may have been added since.
@@ -308,6 +301,7 @@ class ScoredGroups(GrowingLayout):
                 if cached < min(self.bound_size, stored):
                     what = f"{self.bound_size} of {stored}"
                     raise damage(self.component, keys[group], f"{cached} members", what)
+        return {group: (rows, len(rows) == size) for group, rows in by_group.items()}
 
     def _stored_count(self, group: int, count: bytes | None) -> int:
         args = (self.component, self._keys[group], "count", count, 0, MOST_COUNT)

@@ -217,6 +217,13 @@ def test_who_knows_the_ends_of_a_list_ends_a_change_of_it_all_the_same(kit: Shar
     assert holder(kit, "many", jobs.meta_key).hget("{jobs}:ends", "unfinished") is None
 
 
+def test_a_list_whose_expiry_is_being_set_tells_the_new_one(face: Face, kit: ShardKit) -> None:
+    assert run_until(kit, made(kit, "jobs", "expire").deferred.expire(1000), 1)
+    jobs = face.kit.list("jobs", component="many", part_size=2)
+    assert 990 < face.run(jobs.ttl()) <= 1000
+    assert 990_000 < face.run(jobs.pttl()) <= 1_000_000
+
+
 def test_a_list_that_is_being_changed_otherwise_tells_its_own_time_to_live(kit: ShardKit) -> None:
     for expires in (False, True):
         jobs = made(kit, f"jobs{expires}", "lrem all")
