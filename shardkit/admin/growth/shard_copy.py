@@ -610,8 +610,8 @@ def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
     """
     end = threading.Event()
     with ThreadPoolExecutor(len(copies) or 1, "shardkit-copy") as pool:
-        working = [pool.submit(copy.follow, end.is_set) for copy in copies]
         try:
+            working = [pool.submit(copy.follow, end.is_set) for copy in copies]
             yield lambda: not any(work.done() and work.exception() for work in working)
         finally:
             end.set()
