@@ -140,25 +140,33 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
     there: Mapping[bytes, Any] = {}
     before: Mapping[bytes, Any] = {}
     deleted: list[bytes] = []
-    start = b"-"
+    start, is_same = b"-", False
     with suppress(ResponseError):  # it is not there, or of another type
         there = _named(ask(target, [("XINFO", "STREAM", key)])[0])
         before = _groups(target, key)
     added = info.get(b"entries-added", 0) - there.get(b"entries-added", 0)  # since Redis 7.0
-    entry = there.get(b"last-entry")
-    # Else it is another stream by now.
-    is_same = not entry or _entries(source, key, [entry[0]]) in ([[]], [[entry]])
-    if b"entries-added" in there and added >= 0 and is_same:
+    entry, oldest = there.get(b"last-entry"), info[b"first-entry"]
+    if b"entries-added" in there and added >= 0:
         copied = there[b"last-generated-id"]
+        deletions = [_parts(one[b"max-deleted-entry-id"]) for one in (there, info)]
+        known = oldest if oldest and _parts(oldest[0]) <= _parts(copied) else None
+        is_same = deletions == sorted(deletions) and (
+            not known or _entries(target, key, [known[0]]) == [[known]]
+        )
+    if is_same:  # else it is another stream by now
         unlike = {name: _unlike(*sides, name, name in before, page) for name in groups}
         gone = set().union(*(lost for *_, lost in unlike.values()))
         early = [id_ for id_ in gone if id_ <= _parts(copied)]
         surplus = there[b"length"] + added - length
         if surplus >= 0 and all(_entries(target, key, [b"%d-%d" % id_ for id_ in early])):
             deleted = _deleted(source, target, key, surplus, page)
-            start = b"(" + copied
+            if not entry or entry[0] in deleted or _entries(source, key, [entry[0]]) == [[entry]]:
+                start = b"(" + copied
     if start == b"-":
+        deleted = []
         yield [("UNLINK", key)]
+        # It exists, though it may have neither entries nor groups.
+        yield [("XGROUP", "CREATE", key, "", 0, "MKSTREAM"), ("XGROUP", "DESTROY", key, "")]
         before = {}
         unlike = {name: _unlike(*sides, name, False, page) for name in groups}
         gone = set().union(*(lost for *_, lost in unlike.values()))
@@ -201,6 +209,8 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
                 )
                 for id_, consumer, since, count in messages
             ]
+    # XDEL would set the greatest deleted id, which XSETID cannot set to none.
+    yield [("XTRIM", key, "MINID", oldest[0]) if oldest else ("XTRIM", key, "MAXLEN", 0)]
     for ids in pages([*deleted, *(b"%d-%d" % id_ for id_ in gone)], _MEMBERS):
         yield [("XDEL", key, *ids)]
     counts: Arguments = ()

@@ -40,7 +40,6 @@ CHUNK_JOINED = 2000  # commands joined into one, which a server executes in 0.4 
 Arguments: TypeAlias = tuple[Argument, ...]
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 _PLAIN = frozenset({str, bytes, float})  # what hiredis packs without Python code
-_PACKED_AT_ONCE = _PLAIN | {int}
 
 
 class Chunk(NamedTuple):
@@ -85,20 +84,11 @@ def _can_be_sent(argument: Any) -> bool:
 
 def pack_rows(rows: Sequence[Arguments]) -> list[bytes]:
     """Pack commands, each by itself; raises what `pack` does."""
-    values = list(chain.from_iterable(rows))
-    kinds = set(map(type, values))
+    plain = set(map(type, chain.from_iterable(rows))) <= _PLAIN
     try:
-        if kinds <= _PLAIN or (kinds <= _PACKED_AT_ONCE and _are_short(values)):
-            return list(map(_pack, rows))
-        return list(map(pack_command, rows))
+        return list(map(_pack if plain else pack_command, rows))
     except (TypeError, UnicodeEncodeError):
         return list(map(pack, rows))
-
-
-def _are_short(values: Sequence[Argument]) -> bool:
-    """Whether hiredis can pack the integers among values: it crashes at those of many digits."""
-    numbers = [value for value in values if type(value) is int]
-    return min(numbers) >= -(2**63) and max(numbers) < 2**64
 
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:

@@ -33,6 +33,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.certificate import differing, unequal
 from shardkit.admin.growth.exchange import ask, one_connection
 from shardkit.admin.growth.journal import KEYS
+from shardkit.admin.growth.pieces import pieces
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.shard_copy import (
@@ -46,6 +47,7 @@ from shardkit.admin.growth.shard_copy import (
 )
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
+from shardkit.network.server_queries import client_of
 
 FENCE_KEY = "config:fence"
 
@@ -853,3 +855,32 @@ def test_changes_by_every_command_are_copied(fleet: Fleet, moment: str) -> None:
         assert ttl > 900
         assert (target.ttl("expires") > 900, target.ttl("persists")) == (True, -1)
         assert target.xpending("stream", "g")["pending"] == 1
+
+
+def test_streams_that_were_written_anew_trimmed_or_emptied_are_copied(fleet: Fleet) -> None:
+    at = [{"host": "127.0.0.1", "port": server.port, "db": 2} for server in fleet.servers[:2]]
+    with client_of(at[0]) as old, client_of(at[1]) as new:
+
+        def fill(key: str, first: int, count: int) -> None:
+            for n in range(first, first + count):
+                old.xadd(key, {"n": n}, id=f"{n}-0")
+
+        def copies() -> list[Any]:
+            for key in streams:
+                for commands in pieces(old, new, key.encode(), "stream", 1000):
+                    ask(new, commands)
+            return [described(new, key) for key in streams]
+
+        streams = ["anew", "other", "trimmed", "emptied"]
+        for key in streams:
+            fill(key, 1, 20)
+        old.xgroup_create("trimmed", "g", "2-0", entries_read=2)
+        assert copies() == [described(old, key) for key in streams]
+        old.delete("anew", "other", "emptied")
+        fill("anew", 50, 30)
+        fill("other", 2, 15)
+        fill("other", 30, 30)
+        old.xtrim("trimmed", maxlen=5, approximate=False)
+        old.xgroup_create("emptied", "g", mkstream=True)
+        old.xgroup_destroy("emptied", "g")
+        assert copies() == [described(old, key) for key in streams]
