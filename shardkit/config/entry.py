@@ -91,9 +91,8 @@ def write_private(path: str | os.PathLike[str], text: str) -> None:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):  # such as /dev/null, which stays
                 waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
-                descriptor = os.open(path, os.O_WRONLY | waits)
-                os.set_blocking(descriptor, True)
-                with open(descriptor, "w", encoding="utf-8") as file:
+                with open(os.open(path, os.O_WRONLY | waits), "w", encoding="utf-8") as file:
+                    os.set_blocking(file.fileno(), True)
                     file.write(text)
                 return
             if status.st_nlink != 1 or os.geteuid() not in (0, status.st_uid):

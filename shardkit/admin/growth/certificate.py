@@ -37,7 +37,7 @@ from shardkit.admin.growth.exchange import (
     one_connection,
     pages,
 )
-from shardkit.admin.growth.pieces import LARGE, has_expiring_fields, large_values, pending_entries
+from shardkit.admin.growth.pieces import has_expiring_fields, large_values, pending_entries
 from shardkit.admin.growth.shard_copy import TOLD
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
@@ -199,7 +199,7 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
     lines: list[str] = []
     slices = Slices(_SLICE)
     for part in slices.of(keys):
-        sizes = large_values(one, part, least=LARGE)
+        sizes = large_values(one, part)
         streams = {key for key in sizes if _is_same_stream(one, other, key)}
         large = {key for key, size in sizes.items() if size > _LARGE} | streams
         dumped = [key for key in part if key not in large]

@@ -52,22 +52,20 @@ _IDLE = 200  # milliseconds by which the times of deliveries may differ
 _MANY, _MEMBER = 500, 200  # members, and bytes of each, if a server must not say how large it is
 
 
-def asking_for_large(keys: Sequence[bytes], least: int = LARGE) -> Commands:
+def asking_for_large(keys: Sequence[bytes]) -> Commands:
     """Return the command whose reply `large_values` reads."""
-    return [("EVAL_RO", _FIND_LARGE, 0, least, *keys)]  # an EVAL would wait with the writers
+    return [("EVAL_RO", _FIND_LARGE, 0, LARGE, *keys)]  # an EVAL would wait with the writers
 
 
-def large_values(
-    client: Any, keys: Sequence[bytes], reply: Any = None, least: int = LARGE
-) -> dict[bytes, int]:
-    """Return which values have more than some bytes in memory, and how many.
+def large_values(client: Any, keys: Sequence[bytes], reply: Any = None) -> dict[bytes, int]:
+    """Return which values have more than `LARGE` bytes in memory, and how many.
 
     ``reply`` is that to `asking_for_large`. If the user must not ask that, strings count by
     their length, and others if they have many members.
     """
     if reply is None:
         with suppress(ResponseError):
-            [reply] = ask(client, asking_for_large(keys, least))
+            [reply] = ask(client, asking_for_large(keys))
     if isinstance(reply, list):
         return {keys[n]: size for n, size in reply}
     kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
@@ -75,9 +73,9 @@ def large_values(
     with one_connection(client) as line:  # a type may change in between
         counts = line.ask([(IN_PIECES[kind][0], key) for key, kind in own])
     return {
-        key: count if kind == "string" else max(least, _MEMBER * count)
+        key: count if kind == "string" else max(LARGE, _MEMBER * count)
         for (key, kind), count in zip(own, counts, strict=True)
-        if isinstance(count, int) and count > (least if kind == "string" else _MANY)
+        if isinstance(count, int) and count > (LARGE if kind == "string" else _MANY)
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import socket
@@ -24,7 +23,6 @@ from shardkit.cli.text import size
 from shardkit.errors import ConfigError, extra, natural
 
 TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
-_CONNECTIONS = 400  # that are open at once
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -85,9 +83,8 @@ def dashboard(
                 app,
                 host,
                 port,
-                http=_protocol(),
-                ws="none",
-                backlog=100,
+                http="h11",  # which limits headers
+                limit_concurrency=400,  # connections; silent ones do not use up the process's files
                 log_level="warning",
                 timeout_graceful_shutdown=1,
                 lifespan="off",
@@ -105,22 +102,6 @@ def dashboard(
         finally:
             fleet.close()
     return 0
-
-
-def _protocol() -> type[asyncio.Protocol]:
-    """Return a class of connections of which too many close one that sends no whole request."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # which limits headers, too
-
-    class Connection(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            others: list[Any] = [one for one in self.connections if not one.transport.is_closing()]
-            if len(others) > _CONNECTIONS:
-                cycles = ((one, one.cycle) for one in others if one is not self)
-                silent = (one for one, c in cycles if not c or c.response_complete or c.more_body)
-                next(silent, self).transport.abort()
-
-    return Connection
 
 
 _WAIT = 30  # looks for the first answers of all servers

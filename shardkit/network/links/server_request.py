@@ -403,7 +403,7 @@ class Attempt:
         part = replace(
             self,
             endpoints=[self.endpoints[n] for n in numbers],
-            positions=_picked(self.positions, slices),
+            positions=list(chain.from_iterable(map(self.positions.__getitem__, slices))),
             starts=[0, *accumulate(piece.stop - piece.start for piece in slices)],
         )
         part.events = [self.events[n] for n in numbers] if self.events else []
@@ -550,10 +550,6 @@ class Attempt:
         partly = getattr(error, "maybe_executed", partly)  # SELECT's says no, MULTI's yes
         message = f"{where}: {request.name} was refused: {shortened(text)}"
         return CommandRefused(message, remedy, maybe_executed=ran or partly, **details)
-
-
-def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:
-    return list(chain.from_iterable(map(values.__getitem__, slices)))
 
 
 def _keys_of(request: Command | Transaction) -> str | bytes:

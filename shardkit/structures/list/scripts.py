@@ -311,12 +311,8 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
     1,000 are missing; among all keys of the server, if these ends are impossible.
     """
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
-    [reply, present] = yield Partial(
-        [
-            Command(to, key, ("HMGET", key, "first", "last", "due")),
-            Command(to, key, ("EXISTS", scripts.keys[0])),
-        ]
-    )
+    ends = Command(to, key, ("HMGET", key, "first", "last", "due"))
+    [reply, present] = yield Partial([ends, Command(to, key, ("EXISTS", scripts.keys[0]))])
     first, last, due = reply if isinstance(reply, list) else (None, None, None)
     start, stop = _number(first), _number(last)
     sizes_by_part: dict[int, int] = {}

@@ -137,24 +137,16 @@ class _SimulatedThread:
         _wait(lambda: not self.is_alive(), timeout)
 
 
-def _ident() -> int:
-    return _real_ident() if Fiber.current is None else id(Fiber.current)
-
-
-def _current_thread() -> Any:
-    if Fiber.current is None:
-        return _real_current()
-    return _SimulatedThread(name=Fiber.current.process.name)
-
-
 _SIMULATED: dict[str, Callable[..., Any]] = {
     "Thread": _SimulatedThread,
     "Lock": _SimulatedLock,
     "RLock": _SimulatedRLock,
     "_allocate_lock": _WaiterLock,
     "_time": lambda: time.monotonic(),  # for timeouts of conditions
-    "get_ident": _ident,
-    "current_thread": _current_thread,
+    "get_ident": lambda: _real_ident() if Fiber.current is None else id(Fiber.current),
+    "current_thread": lambda: (
+        _SimulatedThread(name=Fiber.current.process.name) if Fiber.current else _real_current()
+    ),
 }
 
 
