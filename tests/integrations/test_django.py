@@ -446,6 +446,10 @@ def test_times_to_live_are_those_of_django_redis() -> None:
     assert found.pexpire_at("k", 1000 * later)
     assert all(40 < life <= 50 for life in [*lives, found.ttl("k") or 0]), lives
     assert not found.expire_at("missing", later)
+    for call in (found.pexpire, found.expire_at, found.pexpire_at):
+        for wrong in (None, "5", float("nan"), True):
+            with pytest.raises(InvalidArgumentError, match=r"give (a number|seconds), "):
+                call("k", wrong)
     assert found.expire("k", 100)
     assert found.incr_version("k") == 2
     assert "k" not in found

@@ -36,7 +36,7 @@ from shardkit.errors import (
 )
 from shardkit.integrations.kits import kit_of
 from shardkit.kit.routers import KeyShardedConnection
-from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
+from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_number, check_seconds, shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -293,19 +293,20 @@ class ShardKitCache(BaseCache):
 
     def pexpire(self, key: Any, timeout: float, version: int | None = None) -> bool:
         """Likewise, in ``timeout`` milliseconds."""
-        return self.expire(key, timeout / 1000, version)
+        milliseconds = check_number(self._name, "timeout", timeout, -(2**40), 2**40)
+        return self.expire(key, milliseconds / 1000, version)
 
     def expire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
         """Likewise, at a time: a datetime, or Unix time in seconds."""
-        milliseconds = 1000 * (when.timestamp() if isinstance(when, datetime) else when)
-        return self.pexpire_at(key, milliseconds, version)
+        seconds = when.timestamp() if isinstance(when, datetime) else self._time(when)
+        return self.pexpire_at(key, 1000 * seconds, version)
 
     def pexpire_at(self, key: Any, when: datetime | float, version: int | None = None) -> bool:
         """Likewise, at a time: a datetime, or Unix time in milliseconds."""
         if isinstance(when, datetime):
             return self.expire_at(key, when, version)
-        command = self._command("PEXPIREAT", self._key(key, version), round(when))
-        return bool(self._one(command, 0))
+        milliseconds = round(check_number(self._name, "when", when, 0, 2**48))
+        return bool(self._one(self._command("PEXPIREAT", self._key(key, version), milliseconds), 0))
 
     def persist(self, key: Any, version: int | None = None) -> bool:
         """Have a value not expire; return whether there is one that would have."""
