@@ -80,14 +80,7 @@ def dashboard(
                 hosts=(*_HERE, host) if is_local else ("*",),
             )
             config = uvicorn.Config(
-                app,
-                host,
-                port,
-                http="h11",  # which limits headers
-                limit_concurrency=400,  # connections; silent ones do not use up the process's files
-                log_level="warning",
-                timeout_graceful_shutdown=1,
-                lifespan="off",
+                app, host, port, log_level="warning", timeout_graceful_shutdown=1, lifespan="off"
             )
             server = uvicorn.Server(config)
             family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
