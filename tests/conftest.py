@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import gc
 import json
 import os
 import signal
@@ -75,17 +74,6 @@ for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Have the collector of garbage leave out modules and tests: they take it most of a second."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -130,7 +118,6 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Deal modules to xdist's workers, each of which begins with an equal part of the list.
 
     So some tests compute while others wait for servers and processes, which none does in the end.
-    Modules with time limits of their own come first: no long test is left when others have ended.
     """
     if workers == 1:
         return items
@@ -138,9 +125,8 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     for item in items:
         modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    def turn(module: str) -> tuple[bool, float]:
-        is_long = any(item.get_closest_marker("timeout") for item in modules[module])
-        return not is_long, crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
+    def turn(module: str) -> float:
+        return crc32(module.encode()) * (0.7 if module.startswith(WAITING) else 1)
 
     parts: list[list[str]] = [[] for _ in range(workers)]
     for module in sorted(modules, key=lambda module: (not module.startswith(WAITING), module)):
@@ -161,9 +147,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Have the lines that a test's own processes run counted as run by the test."""
-    if gc.get_freeze_count() < 50_000:  # a simulation has unfrozen them
-        gc.collect()
-        gc.freeze()
     if measured := os.environ.get("COVERAGE_PROCESS_CONFIG"):
         config = json.loads(base64.b64decode(measured)) | {"context": f"{item.nodeid}|run"}
         measured = base64.b64encode(json.dumps(config).encode()).decode()

@@ -80,7 +80,6 @@ def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread
     deadline = time.monotonic() + 5
     while threads() - known_threads and time.monotonic() < deadline:
         time.sleep(0.02)
-    gc.unfreeze()
     gc.collect()
     found = [
         f"{each!r}, a {type(each).__qualname__}, made by {_opener(each)}"
