@@ -77,7 +77,7 @@ def sized(browser: Any, width: int, *, dark: bool = False) -> None:
 
 
 def text(browser: Any) -> str:
-    return str(browser.execute_script("return document.getElementById('view').innerText"))
+    return str(browser.execute_script("return document.getElementById('view')?.innerText ?? ''"))
 
 
 VIEWS = {  # each view's path, and what it shows
