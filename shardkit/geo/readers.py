@@ -189,7 +189,6 @@ Item: TypeAlias = City | IpRange | SkippedLine
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"
 CsvColumn: TypeAlias = int | str
 
-MOST_COLUMNS: Final = 100_000
 LONGEST_LINE: Final = 2**20  # bytes; limits the memory for a file without line breaks
 _BLANKS: Final = " \t"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -250,7 +249,7 @@ class Rows:
             raise InvalidArgumentError(f"delimiter={shown(delimiter)}", "give one character")
         for column in wanted:
             if not accepts(str | None, column):
-                check_integer("columns", "column", cast("int", column), 0, MOST_COLUMNS)
+                check_integer("columns", "column", cast("int", column), 0, 100_000)
         self._lines = Lines(file, encoding)
         self._wanted = wanted
         self._delimiter = delimiter

@@ -62,9 +62,6 @@ PHASES = {
 }
 
 
-_PROGRESS: tuple[list[type], ...] = ([], [str, float])  # the types of its text and its time
-
-
 @dataclass
 class Move(Change):
     """A move of data to another server, as the journal has it; see `Change` for more attributes.
@@ -280,8 +277,9 @@ def move_of_record(where: str, text: Any) -> Move | None:
         if not all(accepts(known[name], value) for name, value in given.items()):
             raise ValueError
         sides = {len(move.placements), len(move.clusters)}
-        kinds = [type(move.progress[name]) for name in ("text", "at") if move.progress]
-        if move.phase not in PHASES[move.copying] or sides - {0, 2} or kinds not in _PROGRESS:
+        kinds = [type(move.progress.get(name)) for name in ("text", "at")]
+        is_readable = not move.progress or kinds == [str, float]
+        if move.phase not in PHASES[move.copying] or sides - {0, 2} or not is_readable:
             raise ValueError
         for server in (*servers_in(move.source), *servers_in(move.target), *move.others):
             ServerAddress.parse(str(server))

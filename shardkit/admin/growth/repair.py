@@ -115,8 +115,7 @@ def open_database(config: redis.Redis, place: str) -> Repair:
     at = Place.parse(place)
     with journal.lease(config) as lease:
         search = _ClosedDatabases(lease, read_components(config))
-        closed = (one for one in search.repairs() if search.is_one(at, [one.database]))
-        repair = next(closed, None)
+        repair = next((r for r in search.repairs() if search.is_in(at, [r.database])), None)
         if repair is None or repair.action == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
         if repair.action not in ("left", "unknown"):
@@ -175,8 +174,8 @@ class _ClosedDatabases:
                 client.mark, _ = self._nodes[place]
             yield client
 
-    def is_one(self, place: Place, databases: Iterable[str]) -> bool:
-        """Whether a database is one of some, by any name of its server."""
+    def is_in(self, place: Place, databases: Iterable[str]) -> bool:
+        """Whether a database is among others, by any name of its server."""
         parts = (text.rpartition("/") for text in databases)
         return any(
             number == str(place.database) and self._same(ServerAddress.parse(server), place.server)
@@ -250,7 +249,7 @@ class _ClosedDatabases:
         name = move.name if move else self._named(place)
         if move is None:  # somebody has overwritten it
             open_moves = [m for m in self.moves.values() if not (change or m.is_over)]
-            move = next((m for m in open_moves if self.is_one(place, m.sources + m.targets)), None)
+            move = next((m for m in open_moves if self.is_in(place, m.sources + m.targets)), None)
         if move is not None and not move.is_over:
             if move.phase == "kept":
                 why = f"shardkit move resume, complete or reverse {move.name}"
@@ -302,7 +301,7 @@ class _ClosedDatabases:
                 with suppress(RedisError, OSError), self.client(place) as client:
                     if self._named(place) or client.exists(FENCE_KEY) or strays(client, 1):
                         continue
-                    if self.is_one(place, move.opened):
+                    if self.is_in(place, move.opened):
                         continue
                     if not role_of(client).is_master:  # it refuses writes in any case
                         continue

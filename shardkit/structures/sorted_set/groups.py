@@ -280,7 +280,7 @@ class ScoredGroups(GrowingLayout):
     def _first_cached(
         self, ranges: Mapping[int, OrderedRange], size: int
     ) -> Operation[dict[int, tuple[list[Row], bool]]]:
-        """Return the first ``size`` of all members of groups, and whether there are so many.
+        """Return the first ``size`` of all members of groups, and whether each has that number.
 
         A group caches at least ``bound_size`` members, or all that it has.
         """

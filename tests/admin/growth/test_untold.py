@@ -33,7 +33,6 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.certificate import differing, unequal
 from shardkit.admin.growth.exchange import ask, one_connection
 from shardkit.admin.growth.journal import KEYS
-from shardkit.admin.growth.pieces import pieces
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.shard_copy import (
@@ -47,7 +46,6 @@ from shardkit.admin.growth.shard_copy import (
 )
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
-from shardkit.network.server_queries import client_of
 
 FENCE_KEY = "config:fence"
 
@@ -857,30 +855,38 @@ def test_changes_by_every_command_are_copied(fleet: Fleet, moment: str) -> None:
         assert target.xpending("stream", "g")["pending"] == 1
 
 
-def test_streams_that_were_written_anew_trimmed_or_emptied_are_copied(fleet: Fleet) -> None:
-    at = [{"host": "127.0.0.1", "port": server.port, "db": 2} for server in fleet.servers[:2]]
-    with client_of(at[0]) as old, client_of(at[1]) as new:
+@faces
+def test_streams_that_were_written_anew_trimmed_or_emptied_are_copied(
+    fleet: Fleet, face: str
+) -> None:
+    fleet.push(0)
+    streams = ["{3}anew", "{3}other", "{3}trimmed", "{3}emptied"]
 
-        def fill(key: str, first: int, count: int) -> None:
-            for n in range(first, first + count):
-                old.xadd(key, {"n": n}, id=f"{n}-0")
+    def fill(client: Any, key: str, first: int, count: int, text: str = "x") -> None:
+        pipe = client.pipeline()
+        for n in range(first, first + count):
+            pipe.xadd(key, {"text": text * 200}, id=f"{n}-0")
+        pipe.execute()
 
-        def copies() -> list[Any]:
-            for key in streams:
-                for commands in pieces(old, new, key.encode(), "stream", 1000):
-                    ask(new, commands)
-            return [described(new, key) for key in streams]
+    facts: list[Any] = []
 
-        streams = ["anew", "other", "trimmed", "emptied"]
+    def meddle(what: str) -> None:
+        if what != "holding writers":
+            return
+        with fleet.servers[0].client(db=2) as old:
+            old.delete(streams[0], streams[1], streams[3])
+            fill(old, streams[0], 5000, 4000)
+            fill(old, streams[1], 1, 4100, "y")
+            old.xtrim(streams[2], maxlen=5, approximate=False)
+            old.xgroup_create(streams[3], "g", mkstream=True)
+            old.xgroup_destroy(streams[3], "g")
+            facts.append([described(old, key) for key in streams])
+
+    with fleet.servers[0].client(db=2) as old:
         for key in streams:
-            fill(key, 1, 20)
-        old.xgroup_create("trimmed", "g", "2-0", entries_read=2)
-        assert copies() == [described(old, key) for key in streams]
-        old.delete("anew", "other", "emptied")
-        fill("anew", 50, 30)
-        fill("other", 2, 15)
-        fill("other", 30, 30)
-        old.xtrim("trimmed", maxlen=5, approximate=False)
-        old.xgroup_create("emptied", "g", mkstream=True)
-        old.xgroup_destroy("emptied", "g")
-        assert copies() == [described(old, key) for key in streams]
+            fill(old, key, 1, 4000)
+        old.xgroup_create(streams[2], "g", "2-0", entries_read=2)
+    options: Any = {"hold": PATIENT, "progress": meddle}
+    certified(call(face, "start_move", fleet.config, ["users:1"], fleet.name(1), **options))
+    with fleet.servers[1].client(db=2) as new:
+        assert [described(new, key) for key in streams] == facts[-1]
